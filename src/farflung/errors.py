@@ -1,0 +1,21 @@
+"""Every error that a user can cause or meet, each one sentence: what, where, what to do."""
+
+
+class FarflungError(Exception):
+    """Base of all errors that Farflung raises on purpose; the command line prints it as one line."""
+
+
+class InputError(FarflungError, ValueError):
+    """A graph, a file, an option or a name that cannot be used as it is (exit code 2)."""
+
+
+class MissingExtraError(FarflungError, ImportError):
+    """An optional dependency is not installed; the message holds the command that installs it (exit code 2)."""
+
+
+class TrainerError(FarflungError, RuntimeError):
+    """A trainer raised an exception; the message names the trainer, the cause carries its traceback."""
+
+
+class AllTrainersLostError(FarflungError, RuntimeError):
+    """No trainer answered within the deadline: the run ends, its last checkpoint stays loadable."""

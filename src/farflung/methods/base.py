@@ -1,0 +1,101 @@
+"""What every training method is given and what it keeps as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from farflung.methods.config import OptimConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from farflung.nn import Encoder
+    from farflung.team import Team
+
+Weights = Mapping[str, torch.Tensor]
+"""A model's parameters and buffers by name, detached."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round as history.jsonl keeps it."""
+
+    round: int
+    phase: str
+    """`train`, or `layer0`, `layer1`, ... in lazy training."""
+    loss: float | None
+    """Mean training loss over the training nodes of those present; None where nobody had one."""
+    val: Mapping[str, float | None] | None
+    """Validation metrics of this round's weights; None: not evaluated."""
+    steps: Mapping[int, int] = field(default_factory=dict)
+    """Optimiser steps made in this round by each trainer that answered."""
+    absent: Mapping[int, str] = field(default_factory=dict)
+    """Trainers that did not count in this round, and why (late, dead, non-finite update)."""
+    seconds: float = 0.0
+    """The team's clock at the end of the round."""
+    best: bool = False
+    """Whether these weights are the best so far."""
+
+
+class Journal(Protocol):
+    """Where a method reports what happens; the run folder and the screen listen."""
+
+    def expect(self, phase: str, round: int, rounds: int | None, seconds: float | None) -> None:
+        """A round begins: number `round` of `rounds` (None: unknown); it will take `seconds` (None: unknown)."""
+
+    def round(self, record: Round) -> None:
+        """A round has ended."""
+
+
+class Evaluator(Protocol):
+    """Scores weights on the whole graph, beside the trainers' clock."""
+
+    def validate(self, weights: Weights) -> Mapping[str, float | None]:
+        """Metrics on the validation nodes."""
+
+
+@dataclass
+class Keeper:
+    """Keeps the last and the best weights of a run, so that an interrupted one loses nothing."""
+
+    metric: str
+    """The validation metric to maximise."""
+    last: dict[str, torch.Tensor] = field(default_factory=dict)
+    best: dict[str, torch.Tensor] = field(default_factory=dict)
+    best_score: float | None = None
+    best_round: int | None = None
+    rounds: int = 0
+    """Rounds made so far."""
+    optimiser: dict[str, torch.Tensor] = field(default_factory=dict)
+    """The server's optimiser state, flat, where the server has one."""
+
+    def offer(self, round: int, weights: Weights, val: Mapping[str, float | None] | None) -> bool:
+        """Take the weights of a round; True if they are the best so far (the first of equals stays)."""
+        self.rounds = round + 1
+        self.last = {name: value.detach().clone() for name, value in weights.items()}
+        score = val.get(self.metric) if val else None
+        if score is not None and (self.best_score is None or score > self.best_score):
+            self.best, self.best_score, self.best_round = self.last, score, round
+            return True
+        return False
+
+    def chosen(self, keep: str) -> dict[str, torch.Tensor]:
+        """The weights that count: `best` (the last where nothing was validated) or `last`."""
+        return self.best if keep == "best" and self.best else self.last
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a method works with. It never sees the graph, nor which engine the team is."""
+
+    team: Team
+    model: Encoder
+    """The server's copy, freshly initialised from the run's seed."""
+    evaluator: Evaluator
+    journal: Journal
+    keeper: Keeper
+    optim: OptimConfig
+    train: TrainConfig
+    seed: int

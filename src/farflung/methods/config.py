@@ -1,0 +1,86 @@
+"""Options of the training methods and their optimiser."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from farflung.errors import InputError
+
+
+class Steps(BaseModel):
+    """A budget of `n` optimiser steps."""
+
+    model_config = ConfigDict(frozen=True)
+    n: int = Field(ge=1)
+
+    def __str__(self) -> str:
+        return f"{self.n}steps"
+
+
+class Seconds(BaseModel):
+    """A budget of `s` seconds on the team's clock."""
+
+    model_config = ConfigDict(frozen=True)
+    s: float = Field(gt=0)
+
+    def __str__(self) -> str:
+        return f"{self.s:g}s"
+
+
+def parse_budget(text: object) -> Steps | Seconds:
+    """`50steps`, `50` -> Steps(50); `2s`, `1.5min`, `4h` -> Seconds. Raises InputError on anything else."""
+    if isinstance(text, Steps | Seconds):
+        return text
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(steps?|s|sec|min|h)?\s*", str(text))
+    unit = found.group(2) if found else None
+    if found and float(found.group(1)) > 0:
+        number = float(found.group(1))
+        if unit in ("s", "sec", "min", "h"):
+            return Seconds(s=number * {"s": 1, "sec": 1, "min": 60, "h": 3600}[unit])
+        if number.is_integer():
+            return Steps(n=int(number))
+    raise InputError(f"'{text}' is no interval: write steps as '50steps' or time as '2s', '1.5min', '4h'")
+
+
+def parse_seconds(text: object) -> float | None:
+    """`60s`, `1.5min`, `4h` or a bare number of seconds -> seconds; None stays None."""
+    if text is None or isinstance(text, float):
+        return text
+    budget = parse_budget(f"{text}s" if re.fullmatch(r"\s*\d+(\.\d+)?\s*", str(text)) else text)
+    if isinstance(budget, Steps):
+        raise InputError(f"'{text}' is no time: write '60s', '1.5min' or '4h'")
+    return budget.s
+
+
+Budget = Annotated[Steps | Seconds, BeforeValidator(parse_budget), PlainSerializer(str, return_type=str)]
+
+
+class OptimConfig(BaseModel):
+    """Adam, at the trainers (TMA) or at the server (lazy training)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lr: float = Field(0.003, gt=0, description="learning rate of Adam (> 0)")
+    weight_decay: float = Field(5e-4, ge=0, description="L2 penalty added to the gradient (>= 0)")
+    decay: Literal["all", "first"] = Field("all", description="which layers the penalty acts on: all, or the first")
+
+
+class TrainConfig(BaseModel):
+    """How long to train and how often to aggregate."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    steps: int = Field(400, ge=1, description="optimiser steps in all; lazy training shares them among its layers")
+    interval: Budget = Field(
+        Steps(n=10), description="between two aggregations (centralised: evaluations): '50steps' or '2s'"
+    )
+    time_limit: Annotated[float | None, BeforeValidator(parse_seconds)] = Field(
+        None, description="seconds on the team's clock after which training ends; None: only steps end it"
+    )
+    keep: Literal["best", "last"] = Field("best", description="which weights count: best by validation, or last")
+    deadline: Annotated[float | None, BeforeValidator(parse_seconds)] = Field(
+        None, description="seconds after which a trainer that has not answered counts as late; None: wait"
+    )
