@@ -20,11 +20,17 @@ FeatureBlock: TypeAlias = "np.ndarray | sp.csr_matrix"
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which nodes train, validate and test: three disjoint bool masks [N]."""
+    """Which nodes train, validate and test: three disjoint bool masks [N] (uint8 0/1 is read as bool)."""
 
     train: np.ndarray
     val: np.ndarray
     test: np.ndarray
+
+    def __post_init__(self) -> None:
+        from farflung.graph.checks import as_mask
+
+        for part in ("train", "val", "test"):
+            object.__setattr__(self, part, as_mask(getattr(self, part), f"{part} mask"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +66,15 @@ class Graph:
     ids: np.ndarray | None = None
     """Original ids of the nodes, int64 [N] or str [N], unique; None: they are the row numbers."""
     class_names: tuple[str, ...] | None = None
-    """Original names of the classes where labels were strings, sorted."""
+    """Names of the classes by number (sorted where labels came as strings), or None: they have none."""
     node_type_names: tuple[str, ...] | None = None
+    """Names of the node types by number, or None: they have none."""
     edge_type_names: tuple[str, ...] | None = None
+    """Names of the edge types by number, or None: they have none."""
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Further columns [N] by name, e.g. a region for the `given` partition."""
+    edge_columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Further columns [E] by name in the order of `indices`, e.g. the split that an edge belongs to."""
     name: str = "graph"
     notes: tuple[str, ...] = ()
     """What was done to the data on its way in (made symmetric, duplicates kept, ...), one sentence each."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from farflung.methods.config import OptimConfig, TrainConfig
+from farflung.methods.config import TrainConfig
+from farflung.nn.optim import OptimConfig
 
 if TYPE_CHECKING:
     from farflung.nn import Encoder
@@ -49,13 +50,6 @@ class Journal(Protocol):
         """A round has ended."""
 
 
-class Evaluator(Protocol):
-    """Scores weights on the whole graph, beside the trainers' clock."""
-
-    def validate(self, weights: Weights) -> Mapping[str, float | None]:
-        """Metrics on the validation nodes."""
-
-
 @dataclass
 class Keeper:
     """Keeps the last and the best weights of a run, so that an interrupted one loses nothing."""
@@ -68,18 +62,19 @@ class Keeper:
     best_round: int | None = None
     rounds: int = 0
     """Rounds made so far."""
-    optimiser: dict[str, torch.Tensor] = field(default_factory=dict)
-    """The server's optimiser state, flat, where the server has one."""
 
     def offer(self, round: int, weights: Weights, val: Mapping[str, float | None] | None) -> bool:
-        """Take the weights of a round; True if they are the best so far (the first of equals stays)."""
-        self.rounds = round + 1
+        """Take the weights that round `round` led to; True if they are the best so far (the first of equals stays)."""
         self.last = {name: value.detach().clone() for name, value in weights.items()}
         score = val.get(self.metric) if val else None
         if score is not None and (self.best_score is None or score > self.best_score):
             self.best, self.best_score, self.best_round = self.last, score, round
             return True
         return False
+
+    def next_layer(self) -> None:
+        """Forget the best: scores of another layer do not compare."""
+        self.best, self.best_score, self.best_round = {}, None, None
 
     def chosen(self, keep: str) -> dict[str, torch.Tensor]:
         """The weights that count: `best` (the last where nothing was validated) or `last`."""
@@ -93,7 +88,6 @@ class Setting:
     team: Team
     model: Encoder
     """The server's copy, freshly initialised from the run's seed."""
-    evaluator: Evaluator
     journal: Journal
     keeper: Keeper
     optim: OptimConfig

@@ -1,4 +1,4 @@
-"""Options of the training methods and their optimiser."""
+"""Options of the training methods: how long to train, how often to aggregate."""
 
 from __future__ import annotations
 
@@ -56,16 +56,6 @@ def parse_seconds(text: object) -> float | None:
 
 
 Budget = Annotated[Steps | Seconds, BeforeValidator(parse_budget), PlainSerializer(str, return_type=str)]
-
-
-class OptimConfig(BaseModel):
-    """Adam, at the trainers (TMA) or at the server (lazy training)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    lr: float = Field(0.003, gt=0, description="learning rate of Adam (> 0)")
-    weight_decay: float = Field(5e-4, ge=0, description="L2 penalty added to the gradient (>= 0)")
-    decay: Literal["all", "first"] = Field("all", description="which layers the penalty acts on: all, or the first")
 
 
 class TrainConfig(BaseModel):

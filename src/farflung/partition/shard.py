@@ -13,11 +13,30 @@ import numpy as np
 from farflung.graph import FeatureBlock, Split
 
 
+@dataclass(frozen=True)
+class GraphInfo:
+    """What every part knows of the graph as a whole: counts and names, no rows."""
+
+    name: str = "graph"
+    num_nodes: int = 0
+    num_edges: int = 0
+    """Directed edges, loops and duplicates included."""
+    num_classes: int = 0
+    """Classes C of the whole graph (a part may lack some); 0 where there are no labels."""
+    feature_widths: tuple[int | None, ...] = (None,)
+    """Features F of each node type's block, None where it has none."""
+    class_names: tuple[str, ...] | None = None
+    node_type_names: tuple[str, ...] | None = None
+    edge_type_names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Shard:
     """One part's inner nodes, their in-edges, and its halo (ids and owners of remote in-neighbours).
 
-    Local ids: 0..n-1 are the inner nodes in ascending global id, n..n+h-1 the halo nodes, grouped by owner and
+    Local ids: 0..n-1 are the inner nodes in ascending global id, n..n+h-1 the halo nodes, grouped by owner
+    and
     ascending in global id within an owner. Nothing of a halo node but its id, owner and degree is here.
     """
 
@@ -36,7 +55,8 @@ class Shard:
     degree: np.ndarray
     """float64 [n + h]: global in-degree without loops (sum of weights where edges carry them)."""
     boundary: np.ndarray
-    """int64 [b]: local ids of inner nodes that other parts have in their halo, grouped by that part; for part j
+    """int64 [b]: local ids of inner nodes that other parts have in their halo, grouped by that part; for
+    part j
     in exactly the order in which j's halo lists them."""
     boundary_ptr: np.ndarray
     """int64 [M + 1]: rows for part j are `boundary[boundary_ptr[j]:boundary_ptr[j + 1]]`."""
@@ -52,6 +72,11 @@ class Shard:
     edge_attr: np.ndarray | None
     ids: np.ndarray | None
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Further columns of the inner nodes, as in `Graph.columns`."""
+    edge_columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Further columns of their in-edges, as in `Graph.edge_columns`."""
+    info: GraphInfo = GraphInfo()
+    """Counts and names of the whole graph, equal in all shards of a partition."""
 
     @property
     def num_inner(self) -> int:

@@ -1,0 +1,79 @@
+"""The left factor of a linear map: a dense tensor, a sparse matrix, or a product with a graph not formed yet.
+
+A layer computes `A h W`. Which product to form first depends on the widths, on whether `h` is sparse and on whether
+dropout must act on `A h`: that choice is made here, once, for every layer and method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from farflung.kernels.dropout import drop, dropout
+from farflung.kernels.sparse import SparseMatrix
+
+DENSE_FROM = 0.25
+"""A sparse product with at least this share of entries is kept dense: a dense multiplication is then faster."""
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """`adjacency @ factor`, not formed: `adjacency` [R, K], `factor` [K, F]."""
+
+    adjacency: SparseMatrix
+    factor: torch.Tensor | SparseMatrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.adjacency.shape[0], int(self.factor.shape[1])
+
+
+Operand: TypeAlias = torch.Tensor | SparseMatrix | Product
+
+
+def formed(operand: Operand) -> torch.Tensor | SparseMatrix:
+    """The operand as a plain factor: products are multiplied out; sparse ones stay sparse while that is faster."""
+    if not isinstance(operand, Product):
+        return operand
+    if isinstance(operand.factor, torch.Tensor):
+        return operand.adjacency @ operand.factor
+    product = operand.adjacency.to_scipy() @ operand.factor.to_scipy()
+    product.sort_indices()
+    sparse = SparseMatrix.from_scipy(product, operand.factor.values.dtype)
+    return torch.from_numpy(product.toarray()) if sparse.density >= DENSE_FROM else sparse
+
+
+def dropped(operand: Operand, share: float, key: int | None) -> Operand:
+    """The operand with dropout on its entries. `key` None (evaluation) or `share` 0: the operand itself.
+
+    Dropout acts on the product, so an unformed one is formed; on a sparse matrix it acts on the stored entries
+    (a dropped zero is a zero).
+    """
+    if key is None or share == 0:
+        return operand
+    operand = formed(operand)
+    if isinstance(operand, SparseMatrix):
+        return SparseMatrix(operand.pattern, drop(operand.values, share, key))
+    return dropout(operand, share, key)
+
+
+def times(operand: Operand, weight: torch.Tensor) -> torch.Tensor:
+    """`operand @ weight` with `weight` [F, O]; an unformed product takes the cheaper order. [R, O]."""
+    if not isinstance(operand, Product):
+        return operand @ weight
+    narrower = weight.shape[1] < operand.shape[1]
+    if narrower or isinstance(operand.factor, SparseMatrix):
+        return operand.adjacency @ (operand.factor @ weight)
+    return (operand.adjacency @ operand.factor) @ weight
+
+
+def rows(operand: Operand, index: np.ndarray) -> Operand:
+    """The rows `index` (int64) of the operand."""
+    if isinstance(operand, Product):
+        return Product(operand.adjacency.rows(index), operand.factor)
+    if isinstance(operand, SparseMatrix):
+        return operand.rows(index)
+    return operand[torch.from_numpy(index)]

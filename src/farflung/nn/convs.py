@@ -1,0 +1,108 @@
+"""Graph convolutions in two halves: an aggregation without parameters, and a map of what it gathered.
+
+`combine(aggregate(A, h))` is the convolution. The halves are apart because lazy training freezes `h`: it aggregates
+once per layer and then trains `combine` alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from farflung.kernels import Operand, Product, SparseMatrix, dropped, rows, times
+from farflung.nn.adjacency import Aggregation
+from farflung.seeding import derive
+
+Gathered = tuple[Operand, ...]
+"""What a convolution has gathered for its R rows: one operand [R, F] per weight matrix."""
+
+
+class Conv(nn.Module):
+    """A convolution `in_features -> out_features`; subclasses say what they gather."""
+
+    aggregation: Aggregation = "none"
+    num_operands: int = 1
+
+    def __init__(self, in_features: int, out_features: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.empty(in_features, out_features)) for _ in range(self.num_operands)
+        )
+        self.bias = nn.Parameter(torch.empty(out_features))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform in +-1/sqrt(in_features), as `torch.nn.Linear` (bias included)."""
+        bound = 1 / math.sqrt(max(1, self.weights[0].shape[0]))
+        for parameter in [*self.weights, self.bias]:
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def aggregate(self, matrix: SparseMatrix | None, h: torch.Tensor | SparseMatrix) -> Gathered:
+        """Gather for the R rows of `matrix` [R, K] from `h` [K, F]; no parameter takes part."""
+        raise NotImplementedError
+
+    def combine(self, gathered: Gathered, key: int | None = None) -> torch.Tensor:
+        """Map what was gathered to [R, out]. `key` seeds dropout on it; None: no dropout."""
+        out = self.bias
+        for place, (operand, weight) in enumerate(zip(gathered, self.weights, strict=True)):
+            operand = dropped(operand, self.dropout, None if key is None else derive(key, "operand", place))
+            out = torch.addmm(out, operand, weight) if isinstance(operand, torch.Tensor) else out + times(
+                operand, weight
+            )
+        return out
+
+
+class GCNConv(Conv):
+    """`D^-1/2 (A + I) D^-1/2 h W + b` (Kipf and Welling, arXiv 1609.02907)."""
+
+    aggregation: Aggregation = "gcn"
+
+    def reset_parameters(self) -> None:
+        """Glorot weights, zero bias."""
+        nn.init.xavier_uniform_(self.weights[0])
+        nn.init.zeros_(self.bias)
+
+    def aggregate(self, matrix: SparseMatrix | None, h: torch.Tensor | SparseMatrix) -> Gathered:
+        assert matrix is not None
+        return (Product(matrix, h),)
+
+
+class SAGEConv(Conv):
+    """`h_i W_1 + mean_j h_j W_2 + b` (GraphSAGE with the mean aggregator, arXiv 1706.02216)."""
+
+    aggregation: Aggregation = "mean"
+    num_operands = 2
+
+    def aggregate(self, matrix: SparseMatrix | None, h: torch.Tensor | SparseMatrix) -> Gathered:
+        assert matrix is not None
+        return (_first(h, matrix.shape[0]), Product(matrix, h))
+
+
+class DenseConv(Conv):
+    """`h_i W + b`: no neighbours. The layer of an MLP."""
+
+    def aggregate(self, matrix: SparseMatrix | None, h: torch.Tensor | SparseMatrix) -> Gathered:
+        return (h,)
+
+
+def _first(h: torch.Tensor | SparseMatrix, count: int) -> torch.Tensor | SparseMatrix:
+    """The first `count` rows of `h`: the destinations among the sources."""
+    if h.shape[0] == count:
+        return h
+    if isinstance(h, torch.Tensor):
+        return h[:count]
+    return SparseMatrix.from_scipy(h.to_scipy()[:count], h.values.dtype)
+
+
+def select(gathered: Gathered, index: Sequence[int]) -> Gathered:
+    """The rows `index` (int64 array) of what was gathered."""
+    import numpy as np
+
+    return tuple(rows(operand, np.asarray(index, dtype=np.int64)) for operand in gathered)
+
+
+CONVS: dict[str, type[Conv]] = {"gcn": GCNConv, "sage": SAGEConv, "mlp": DenseConv}

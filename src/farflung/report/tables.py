@@ -1,0 +1,63 @@
+"""Tables for the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from farflung.report.units import seconds, size
+
+
+def comparison_table(graph: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per method: test and validation metric in per cent, bytes, time."""
+    table = Table(title=f"{graph}: mean ± sd over seeds", box=SIMPLE_HEAD, title_justify="left")
+    table.add_column("method", no_wrap=True)
+    for name in (f"test {metric} %", f"val {metric} %", "bytes", "training bytes", "fewer", "clock", "wall"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        clock = row["seconds"]
+        table.add_row(
+            str(row["label"]).replace("[", r"\["),
+            _percent(row["test"]),
+            _percent(row["val"]),
+            _known(row["bytes"].get("total"), size),
+            _known(row["training_bytes"], size),
+            _known(row["times_fewer"], lambda times: f"{times:.1f}x"),
+            _known(clock.get("virtual"), seconds),
+            _known(clock.get("wall"), seconds),
+        )
+    return table
+
+
+def listing(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A plain list of texts."""
+    table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left")
+    for name in columns:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(str(cell).replace("[", r"\[") for cell in row))
+    return table
+
+
+def metrics_table(metrics: Mapping[str, Mapping[str, float | None]]) -> Table:
+    """Rows: metrics; columns: the sets of nodes they were taken on (`val`, `test`)."""
+    names = dict.fromkeys(name for values in metrics.values() for name in values)
+    return listing("", ["metric", *metrics], ([n, *(_score(v.get(n)) for v in metrics.values())] for n in names))
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _percent(spread: Mapping[str, Any]) -> str:
+    if spread["mean"] is None:
+        return "-"
+    sd = "" if spread["sd"] is None else f" ± {100 * spread['sd']:.2f}"
+    return f"{100 * spread['mean']:.2f}{sd}"
+
+
+def _known(value: float | None, text: Any) -> str:
+    return "-" if value is None else str(text(value))

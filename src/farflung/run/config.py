@@ -1,0 +1,244 @@
+"""Configuration of a run: every option by its dotted path, resolved from defaults, preset, file and flags.
+
+Later wins: defaults of `RunConfig` < preset of the method < YAML file < flags and `--set`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from farflung.errors import InputError
+from farflung.methods.config import TrainConfig
+from farflung.nn.optim import OptimConfig
+from farflung.methods.presets import PRESETS, preset, users_of
+from farflung.nn.config import ModelConfig
+from farflung.partition.config import PartitionConfig
+
+
+class RunConfig(BaseModel):
+    """All that determines a run, apart from the data themselves."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    graph: str = Field(description="name of a data set, an .npz file or a partition folder")
+    symmetric: bool = Field(False, description="add the missing reverse of every edge on loading")
+    split: str | None = Field(
+        None,
+        description="public, public:I, retexo, random, random:0.6/0.2/0.2 (shares) or random:20/30 (per class); "
+        "default: public where the graph has one, else random",
+    )
+    features: str = Field("given", description="given, degree or gaussian:D")
+    normalise: Literal["none", "row"] = Field("none", description="row: features of each node sum to 1")
+    method: str = Field("retexo", description="a named method: " + ", ".join(PRESETS))
+    model: ModelConfig = ModelConfig()
+    optim: OptimConfig = OptimConfig()
+    train: TrainConfig = TrainConfig()
+    partition: PartitionConfig = PartitionConfig()
+    link: str = Field(
+        "datacentre", description="link profile: its name, or up=..,down=..,latency=.. (models the network's time)"
+    )
+    metric: str | None = Field(None, description="validation metric to maximise; default: the task's own")
+    seed: int = Field(0, ge=0, description="seed of everything that is drawn (>= 0)")
+    dtype: Literal["float32", "float64"] = Field("float32", description="of weights and embeddings")
+    threads: int | None = Field(None, ge=1, description="CPU threads; default: as many as PyTorch takes")
+
+    def dump(self) -> dict[str, Any]:
+        """Nested dict of JSON and YAML scalars; `RunConfig(**config.dump()) == config`."""
+        return self.model_dump(mode="json")
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.dump(), sort_keys=False, allow_unicode=True)
+
+    def replace(self, **changes: Any) -> RunConfig:
+        """A copy with options changed, given by dotted or short name (dots written as `__`)."""
+        flat = flatten(self.dump())
+        flat.update({option_path(name.replace("__", ".")): value for name, value in changes.items()})
+        return _validated(_nest(flat))
+
+
+def _options() -> dict[str, str]:
+    paths: dict[str, str] = {}
+    for name, spec in RunConfig.model_fields.items():
+        section = spec.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            paths.update({f"{name}.{leaf}": str(f.description or "") for leaf, f in section.model_fields.items()})
+        else:
+            paths[name] = str(spec.description or "")
+    return paths
+
+
+OPTIONS: dict[str, str] = _options()
+"""Every option's dotted path and what it means."""
+
+_SECTIONS = tuple(dict.fromkeys(path.partition(".")[0] for path in OPTIONS if "." in path))
+
+
+def _short_names() -> dict[str, str]:
+    shorts: dict[str, str] = {}
+    ambiguous: set[str] = set()
+    for path in OPTIONS:
+        leaf = path.rpartition(".")[2]
+        if leaf in shorts:
+            ambiguous.add(leaf)
+        shorts[leaf] = path
+    return {leaf: path for leaf, path in shorts.items() if leaf not in ambiguous}
+
+
+_SHORT = _short_names()
+
+
+def option_path(name: str) -> str:
+    """The dotted path that `name` stands for: itself, or a unique last part (`parts` -> `partition.parts`).
+
+    Raises InputError that lists what exists.
+    """
+    key = name.strip().replace("-", "_")
+    if key in OPTIONS:
+        return key
+    if key in _SHORT:
+        return _SHORT[key]
+    section = key.partition(".")[0]
+    if section in _SECTIONS:
+        known = [path for path in OPTIONS if path.startswith(f"{section}.")]
+    else:
+        known = list(OPTIONS)
+    close = difflib.get_close_matches(key, [*_SHORT, *OPTIONS], n=1, cutoff=0.7)
+    hint = f" (did you mean '{close[0]}'?)" if close else ""
+    raise InputError(f"unknown option '{name}'{hint}: choose from {', '.join(known)}")
+
+
+def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested options -> dotted path to value. Raises InputError on unknown names."""
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        if name in _SECTIONS:
+            if not isinstance(value, Mapping):
+                raise InputError(f"option '{name}' is a section: give it options, such as '{name}.…', not '{value}'")
+            flat.update({option_path(f"{name}.{leaf}"): inner for leaf, inner in value.items()})
+        else:
+            flat[option_path(str(name))] = value
+    return flat
+
+
+def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for path, value in flat.items():
+        section, _, leaf = path.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[leaf] = value
+    return nested
+
+
+def _validated(nested: Mapping[str, Any]) -> RunConfig:
+    try:
+        return RunConfig(**nested)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "missing":
+            raise InputError(f"option '{path}' is missing: name a graph (see `farflung datasets`)") from None
+        reason = first["msg"].removeprefix("Value error, ")
+        if isinstance(first.get("ctx", {}).get("error"), InputError):
+            raise InputError(f"option '{path}': {reason}") from None
+        raise InputError(
+            f"option '{path}' cannot be '{first['input']}': {reason[:1].lower()}{reason[1:]}"
+        ) from None
+
+
+def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
+    """`["model.hidden=64", "lr=0.01"]` -> dotted path to text (`null`: None). Raises InputError."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"'{text}' sets nothing: write option=value, such as model.hidden=64")
+        values[option_path(name)] = None if value.strip() == "null" else value.strip()
+    return values
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Options from a YAML file, by dotted path. Raises InputError naming the file."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"configuration {path} cannot be read ({error.strerror}): check the path") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"configuration {path} is no YAML: {reason}") from None
+    if not isinstance(content, Mapping):
+        raise InputError(f"configuration {path} holds no options: write lines such as 'method: retexo'")
+    try:
+        return flatten(content)
+    except InputError as error:
+        raise InputError(f"configuration {path}: {error}") from None
+
+
+def base_options(method: str) -> dict[str, Any]:
+    """Options by dotted path as the preset of `method` sets them, over the defaults (no graph)."""
+    flat = flatten(RunConfig(graph="").dump())
+    flat.update(flatten(preset(method).defaults))
+    flat["method"] = method
+    del flat["graph"]
+    return flat
+
+
+def resolve(
+    given: Mapping[str, Any],
+    *,
+    file: Mapping[str, Any] | None = None,
+    default_method: str = "retexo",
+) -> RunConfig:
+    """The configuration of one run.
+
+    Args:
+        given: options as set by hand, by dotted or short name or nested; a later layer than `file`.
+        file: options from a configuration file, by dotted path (see `read_yaml`).
+        default_method: the method where neither names one.
+
+    Raises:
+        InputError: unknown option, wrong value, or an option on which the method does not act. In a file
+            such an option may stand with its default, so that a run folder's complete file can be run again.
+    """
+    by_hand = flatten(given)
+    from_file = dict(file or {})
+    method = str(by_hand.get("method") or from_file.get("method") or default_method)
+    if "method" in from_file and str(from_file["method"]) != method:
+        raise InputError(
+            f"method '{method}' contradicts 'method: {from_file['method']}' in the configuration file: "
+            "remove one of them"
+        )
+    base = base_options(method)
+    config = _validated(_nest({**base, **from_file, **by_hand}))
+    plain = flatten(_validated(_nest({**base, "graph": config.graph})).dump())
+    differs = {path for path, value in flatten(config.dump()).items() if value != plain[path]}
+    check_used(method, [path for path in (*by_hand, *from_file) if path in by_hand or path in differs])
+    _check_partition(config, [path for path in by_hand if path.startswith("partition.")])
+    return config
+
+
+def check_used(method: str, paths: Sequence[str]) -> None:
+    """Raise InputError if `method` does not act on one of the options at `paths`."""
+    for path in paths:
+        if not preset(method).uses_option(path):
+            raise InputError(
+                f"method '{method}' does not use option '{path}': drop it, or choose from {', '.join(users_of(path))}"
+            )
+
+
+_ONLY_WITH = {"partition.clusters": "supernode", "partition.balance": "mincut", "partition.given": "given"}
+
+
+def _check_partition(config: RunConfig, paths: Sequence[str]) -> None:
+    """Raise InputError if a partition option was set by hand on which the way of cutting does not act."""
+    for path in paths:
+        needed = _ONLY_WITH.get(path, config.partition.by)
+        if needed != config.partition.by:
+            raise InputError(
+                f"option '{path}' does nothing with partition.by={config.partition.by}: "
+                f"drop it, or set partition.by={needed}"
+            )

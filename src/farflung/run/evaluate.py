@@ -1,0 +1,56 @@
+"""A finished run again, from its folder: scores and predictions of the saved model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from farflung.errors import InputError
+from farflung.graph import Graph
+from farflung.run.config import RunConfig
+from farflung.run.evaluator import Evaluator
+from farflung.run.folder import GRAPH, PARTITION, RunFolder
+from farflung.run.predict import Predictions, predictions
+from farflung.run.source import dress, fingerprint, open_graph
+from farflung.run.train import cpu_threads, trainer_spec
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRun:
+    """A run folder's model on its graph."""
+
+    config: RunConfig
+    graph: Graph
+    weights: dict[str, torch.Tensor]
+
+    @classmethod
+    def open(cls, path: str | Path) -> SavedRun:
+        """Read configuration, graph and weights.
+
+        Raises:
+            InputError: no run folder, no finished model in it, or the graph is not the one that it was trained on.
+        """
+        folder = RunFolder.open(path)
+        config, manifest, weights = folder.config(), folder.manifest(), folder.weights()
+        kept = next((folder.path / name for name in (PARTITION, GRAPH) if (folder.path / name).exists()), None)
+        raw, _ = open_graph(config.graph if kept is None else str(kept), symmetric=config.symmetric)
+        if fingerprint(raw) != manifest["graph"]["fingerprint"]:
+            raise InputError(
+                f"graph '{config.graph}' is not the one that {folder.path} was trained on: its data have changed since"
+            )
+        return cls(config, dress(raw, config), weights)
+
+    def evaluate(self, *masks: str) -> dict[str, dict[str, float | None]]:
+        """Metrics of the saved model on the given sets of nodes, `val` and `test` unless named."""
+        with cpu_threads(self.config.threads):
+            return self._evaluator().metrics(self.weights, *(masks or ("val", "test")))
+
+    def predict(self) -> Predictions:
+        """Predictions for every node, by original id."""
+        with cpu_threads(self.config.threads):
+            return predictions(self.graph, self._evaluator().logits(self.weights))
+
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self.graph, trainer_spec(self.config, self.graph))

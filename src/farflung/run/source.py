@@ -1,0 +1,164 @@
+"""From a configuration to the graph and its parts."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from farflung.errors import InputError
+from farflung.graph import Graph, Split, choose_split, is_symmetric, load, symmetrise
+from farflung.graph.features import choose_features
+from farflung.methods.presets import preset
+from farflung.partition import Partition, cut_graph
+from farflung.run.config import RunConfig, base_options
+from farflung.tasks import metrics
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a run starts from."""
+
+    config: RunConfig
+    """With split, metric and parts as they turned out."""
+    graph: Graph
+    """With features and split as the run uses them."""
+    partition: Partition
+    """Its shards are those of `graph`; a single part where the method takes the whole graph."""
+    fingerprint: str
+    """Of the graph as it was read (see `fingerprint`)."""
+    partition_seconds: float
+    """Time that cutting the graph took; 0 where it came in parts."""
+
+    def with_config(self, config: RunConfig) -> Source:
+        return replace(self, config=config)
+
+
+def prepare(config: RunConfig, given: Graph | Partition | None = None) -> Source:
+    """Read the graph (or take the given one), choose features and split, cut it.
+
+    Raises:
+        InputError: anything about the graph, its split, features, parts or labels that does not fit.
+    """
+    if given is None:
+        raw, parts = open_graph(config.graph, symmetric=config.symmetric)
+    else:
+        raw, parts = _as_given(given, symmetric=config.symmetric)
+    config = complete(config, raw)
+    graph = dress(raw, config)
+    _check_task(graph)
+    if preset(config.method).procedure.whole:
+        whole = np.zeros(graph.num_nodes, dtype=np.int32)
+        return Source(config, graph, Partition.of(graph, whole, 1), fingerprint(raw), 0.0)
+    if parts is not None:
+        config = _as_cut(config, parts)
+        if graph is not raw:
+            names = parts.manifest.get("part_names")
+            parts = Partition.of(graph, parts.assignment, parts.num_parts, by=parts.by, part_names=names)
+        return Source(config, graph, parts, fingerprint(raw), 0.0)
+    start = time.perf_counter()
+    parts = cut_graph(graph, config.partition, config.seed)
+    return Source(config, graph, parts, fingerprint(raw), time.perf_counter() - start)
+
+
+def open_graph(name: str, *, symmetric: bool = False) -> tuple[Graph, Partition | None]:
+    """The graph called `name`: a data set, a file or a partition folder (which then comes with it)."""
+    if Path(name).is_dir():
+        return _as_given(Partition.open(name), symmetric=symmetric)
+    return load(name, symmetric=symmetric), None
+
+
+def _as_given(given: Graph | Partition, *, symmetric: bool) -> tuple[Graph, Partition | None]:
+    if isinstance(given, Graph):
+        return symmetrise(given) if symmetric else given, None
+    if symmetric and not is_symmetric(given.graph()):
+        raise InputError("the graph is cut already and not symmetric: cut it anew with `farflung partition --symmetric`")
+    return given.graph(), given
+
+
+def complete(config: RunConfig, graph: Graph) -> RunConfig:
+    """The configuration with the defaults that depend on the graph: its split and metric.
+
+    A graph that comes with a chosen split keeps it (`split` stays None).
+    """
+    changes: dict[str, Any] = {}
+    if config.split is None and graph.split is None:
+        changes["split"] = "public" if graph.public_splits else "random"
+    if graph.y is not None:
+        known = metrics.names(graph.num_classes, graph.multilabel)
+        if config.metric is None:
+            changes["metric"] = known[0]
+        elif config.metric not in known:
+            raise InputError(f"option 'metric' cannot be '{config.metric}': choose from {', '.join(known)}")
+    return config.replace(**changes) if changes else config
+
+
+def dress(graph: Graph, config: RunConfig) -> Graph:
+    """The graph with the features and the split that the configuration names; itself where it has them already."""
+    if config.features != "given" or config.normalise != "none":
+        graph = choose_features(graph, config.features, config.normalise, config.seed)
+    return graph if config.split is None else choose_split(graph, config.split, config.seed)
+
+
+def _check_task(graph: Graph) -> None:
+    if graph.y is None:
+        raise InputError(f"graph '{graph.name}' has no labels: node classification needs some")
+    if len(graph.features) != 1:
+        raise InputError(f"graph '{graph.name}' has {len(graph.features)} node types: the methods here take one")
+    if graph.x is None:
+        raise InputError(f"graph '{graph.name}' has no features: set features=degree or features=gaussian:64")
+    assert graph.split is not None
+    if not graph.split.train.any():
+        raise InputError(f"graph '{graph.name}' has no training node in its split: choose another split")
+
+
+def _as_cut(config: RunConfig, parts: Partition) -> RunConfig:
+    """The configuration with the parts that the graph came in. Raises InputError where it asks for others."""
+    usual = base_options(config.method)
+    found = {"partition.by": "given", "partition.parts": parts.num_parts}
+    for leaf, value in config.partition:
+        path = f"partition.{leaf}"
+        if value != usual[path] and value != found.get(path):
+            raise InputError(
+                f"'{config.graph}' is cut already, into {parts.num_parts} parts: drop option '{path}' or name the uncut graph"
+            )
+    return config.replace(partition__by="given", partition__parts=parts.num_parts)
+
+
+def fingerprint(graph: Graph) -> str:
+    """SHA-256 over all arrays of a graph, hexadecimal: equal graphs have equal fingerprints, whatever their name."""
+    state = hashlib.sha256()
+    for spec in fields(graph):
+        if spec.name not in ("name", "notes"):
+            _digest(state, spec.name, getattr(graph, spec.name))
+    return state.hexdigest()
+
+
+def _digest(state: Any, name: str, value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "O":
+            value = value.astype(str)
+        state.update(f"{name}:{value.dtype.str}:{value.shape}\n".encode())
+        state.update(np.ascontiguousarray(value).data if value.dtype.kind not in "US" else value.tobytes())
+    elif sp.issparse(value):
+        for part in ("indptr", "indices", "data"):
+            _digest(state, f"{name}.{part}", getattr(value, part))
+        state.update(f"{name}:{value.shape}\n".encode())
+    elif isinstance(value, Split):
+        for part in ("train", "val", "test"):
+            _digest(state, f"{name}.{part}", getattr(value, part))
+    elif isinstance(value, tuple):
+        for place, item in enumerate(value):
+            _digest(state, f"{name}[{place}]", item)
+    elif isinstance(value, str):
+        state.update(f"{name}={value}\n".encode())
+    else:
+        for key in sorted(value):
+            _digest(state, f"{name}.{key}", value[key])

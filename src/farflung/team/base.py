@@ -1,0 +1,78 @@
+"""The team: the one door through which server and trainers talk. Engines implement it, methods use it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from farflung.errors import AllTrainersLostError
+from farflung.team.ledger import Ledger
+from farflung.team.message import Message, Reply
+
+
+class Team(ABC):
+    """Some trainers, the ledger of what they sent, and a clock."""
+
+    ledger: Ledger
+    size: int
+    """Number of trainers M; they are called 0..M-1."""
+    round: int = 0
+    phase: str = "start"
+
+    def begin(self, round: int, phase: str) -> None:
+        """Name the round and phase that everything sent from now on belongs to."""
+        self.round, self.phase = round, phase
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds since the parts were handed out, on this team's clock."""
+
+    @abstractmethod
+    def call(self, messages: Mapping[int, Message], deadline: float | None = None) -> list[Reply]:
+        """Send each trainer its message and wait for the answers, at most `deadline` seconds (None: for ever).
+
+        Returns one reply per message in the order of trainers: done, late or dead. An exception in a trainer is
+        raised here at once as TrainerError; AllTrainersLostError if not one of the called trainers is alive.
+        """
+
+    @abstractmethod
+    def exchange(
+        self,
+        send: Mapping[int, Message],
+        receive: Mapping[int, Message],
+        deadline: float | None = None,
+    ) -> list[Reply]:
+        """Trainer to trainer: each in `send` answers with arrays named `kind/peer[/...]`; the team carries them to
+        the peers in `receive`, each of which gets its own as `kind/sender[/...]` with its message.
+
+        Returns the answers to `send` without their arrays: who sent, and who is missing. Raises as `call` does.
+        """
+
+    @abstractmethod
+    def evaluate(self, weights: np.ndarray) -> Mapping[str, float | None]:
+        """Validation metrics of a flat weight vector on the whole graph, scored beside the trainers' clock."""
+
+    def broadcast(self, message: Message, deadline: float | None = None) -> list[Reply]:
+        """`call` with one message for all."""
+        return self.call(dict.fromkeys(range(self.size), message), deadline)
+
+    def close(self) -> None:
+        """Let the trainers go."""
+
+
+def absent(replies: Iterable[Reply]) -> dict[int, str]:
+    """Who did not answer, and why."""
+    return {r.trainer: f"{r.status}: {r.reason}" if r.reason else str(r.status) for r in replies if not r.done}
+
+
+def require_some(replies: list[Reply], what: str) -> list[Reply]:
+    """The replies that are done. Raises AllTrainersLostError, naming `what` was waited for, if there are none."""
+    done = [reply for reply in replies if reply.done]
+    if replies and not done:
+        reasons = "; ".join(f"trainer {k} {why}" for k, why in absent(replies).items())
+        raise AllTrainersLostError(
+            f"no trainer answered '{what}' ({reasons}): the last checkpoint is whole, train again from it"
+        )
+    return done
