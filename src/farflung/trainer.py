@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict
 
 from farflung.errors import FarflungError
 from farflung.kernels import SparseMatrix
-from farflung.nn.optim import OptimConfig
 from farflung.nn.config import ModelConfig
 from farflung.nn.encoder import Encoder, build_encoder
+from farflung.nn.optim import OptimConfig
 from farflung.partition import Shard
 from farflung.tasks.metrics import State
 from farflung.tasks.node_classification import NodeClassification
@@ -46,16 +46,12 @@ class TrainerSpec(BaseModel):
 
     def build_model(self) -> Encoder:
         """The model with its initial weights, equal wherever it is built."""
-        return build_encoder(
-            self.model, self.num_features, self.num_classes, self.heads, self.seed, self.torch_dtype
-        )
+        return build_encoder(self.model, self.num_features, self.num_classes, self.heads, self.seed, self.torch_dtype)
 
     def build_trainer(self, shard: Shard, clock: Clock) -> Trainer:
         """The trainer that `target` names, on its shard."""
         module, _, name = self.target.partition(":")
-        trainer_class: Callable[[Shard, TrainerSpec, Clock], Trainer] = getattr(
-            importlib.import_module(module), name
-        )
+        trainer_class: Callable[[Shard, TrainerSpec, Clock], Trainer] = getattr(importlib.import_module(module), name)
         return trainer_class(shard, self, clock)
 
 

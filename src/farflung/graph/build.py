@@ -32,16 +32,16 @@ def from_edges(
 ) -> Graph:
     """Build a graph from two edge columns [E] and, by name, further fields of `Graph`.
 
-    Integer columns with `num_nodes` are row numbers and are range-checked. Without it they are ids, as strings
-    always are: the nodes are the ids in `nodes`, in that order, or else those that occur in the edges, sorted.
-    Fields per node are in the order of the nodes, fields per edge in the order of the columns.
+    Integer columns with `num_nodes` are row numbers and are range-checked. Without it they are ids, as
+    strings always are: the nodes are the ids in `nodes`, in that order, or else those that occur in the
+    edges, sorted. Fields per node are in the order of the nodes, fields per edge in the order of the columns.
 
     Args:
         num_nodes: nodes N, isolated ones included; only for row numbers.
         nodes: all ids [N], isolated ones included; only for ids.
         symmetric: add the reverse of each edge that has none (see `symmetrise`).
-        duplicates: what to do with an edge (same ends, same type) that is given again: `keep` both, `sum` them
-            into `edge_weight` (1 each where there are no weights), or `error`. The count goes to `notes`.
+        duplicates: what to do with an edge (same ends, same type) that is given again: `keep` both, `sum`
+            them into `edge_weight` (1 each where there are no weights), or `error`. `notes` has the count.
         x: features [N, F] of a graph with one node type, dense or sparse; short for `features=(x,)`.
         fields: fields of `Graph`. Labels `y` may be strings (None: no label): they become `class_names`.
 
@@ -51,9 +51,7 @@ def from_edges(
     known = {f.name for f in dataclass_fields(Graph)} - {"indptr", "indices", "ids"}
     unknown = sorted(set(fields) - known)
     if unknown:
-        raise InputError(
-            f"from_edges: unknown field `{unknown[0]}`; fields are x, {', '.join(sorted(known))}"
-        )
+        raise InputError(f"from_edges: unknown field `{unknown[0]}`; fields are x, {', '.join(sorted(known))}")
     if duplicates not in DUPLICATES:
         raise InputError(f"duplicates: expected {', '.join(DUPLICATES)}, found '{duplicates}'")
     src, dst, n, ids = _rows(source, destination, num_nodes, nodes)
@@ -87,9 +85,7 @@ def from_edges(
     return symmetrise(graph) if symmetric else graph
 
 
-def csr_by_destination(
-    src: np.ndarray, dst: np.ndarray, num_nodes: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def csr_by_destination(src: np.ndarray, dst: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sort edges by destination, then source, stably, by two counting sorts. O(N + E).
 
     Args:
@@ -193,9 +189,7 @@ def _edge_fields(fields: dict[str, Any], num_edges: int) -> dict[str, np.ndarray
         edges[f"edge_columns/{name}"] = np.asarray(value)
     for name, value in edges.items():
         if value.shape[:1] != (num_edges,):
-            raise InputError(
-                f"`{name}` needs a row per edge: expected {num_edges}, found shape {list(value.shape)}"
-            )
+            raise InputError(f"`{name}` needs a row per edge: expected {num_edges}, found shape {list(value.shape)}")
     return edges
 
 
@@ -215,9 +209,7 @@ def _split_edges(edges: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Undo `_edges_of`: fields of `Graph`."""
     plain: dict[str, Any] = {name: value for name, value in edges.items() if name in EDGE_FIELDS}
     plain["edge_columns"] = {
-        name.removeprefix("edge_columns/"): value
-        for name, value in edges.items()
-        if name.startswith("edge_columns/")
+        name.removeprefix("edge_columns/"): value for name, value in edges.items() if name.startswith("edge_columns/")
     }
     return plain
 
@@ -255,9 +247,7 @@ def _settle_duplicates(
         return indptr, indices, edges, [f"{count} duplicate edge{'s' * (count > 1)} kept"]
     further = sorted(set(edges) - {"edge_weight", "edge_type"})
     if further:
-        raise InputError(
-            f"duplicates='sum' cannot merge `{further[0]}` of {count} duplicate edges; use 'keep'"
-        )
+        raise InputError(f"duplicates='sum' cannot merge `{further[0]}` of {count} duplicate edges; use 'keep'")
     first = np.flatnonzero(~repeats)
     weight = edges.get("edge_weight", np.ones(len(indices), np.float32))
     summed = np.add.reduceat(weight.astype(np.float64), first).astype(np.float32)
@@ -279,7 +269,7 @@ def _missing_reverse(graph: Graph) -> np.ndarray:
 
 @numba.njit(cache=True)
 def _counting_order(keys: np.ndarray, before: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Stable counting sort of `before` (empty: 0..E-1) by key; `ends` [K + 1] of zeros gets each key's end."""
+    """Stable counting sort of `before` (empty: 0..E-1) by key; zeros in `ends` [K + 1] become each key's end."""
     for i in range(len(keys)):
         ends[keys[i] + 1] += 1
     for k in range(1, len(ends)):

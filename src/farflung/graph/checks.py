@@ -51,9 +51,7 @@ def check_graph(graph: Graph) -> None:
     if graph.ids is not None and (
         graph.ids.shape != (n,) or (graph.ids.dtype != np.int64 and graph.ids.dtype.kind != "U")
     ):
-        raise InputError(
-            f"{where}: `ids` must be int64 or str [{n}], found {graph.ids.dtype} {list(graph.ids.shape)}"
-        )
+        raise InputError(f"{where}: `ids` must be int64 or str [{n}], found {graph.ids.dtype} {list(graph.ids.shape)}")
     for name, column in graph.columns.items():
         _check_column(column, f"columns['{name}']", where, n)
     for name, column in graph.edge_columns.items():
@@ -71,7 +69,7 @@ def check_values(graph: Graph) -> None:
     where = f"graph '{graph.name}'"
     for t, block in enumerate(graph.features):
         name = "x" if len(graph.features) == 1 else f"features[{t}]"
-        if sp.issparse(block):
+        if isinstance(block, sp.csr_matrix):
             bad = _first_not_finite(block.data)
             if bad is not None:
                 row = int(np.searchsorted(block.indptr, bad, side="right")) - 1
@@ -112,17 +110,11 @@ def check_endpoints(ends: np.ndarray, num_nodes: int, column: str) -> None:
 def _check_structure(graph: Graph, where: str) -> None:
     indptr, indices = graph.indptr, graph.indices
     if indptr.ndim != 1 or len(indptr) < 1 or indptr.dtype != np.int64:
-        raise InputError(
-            f"{where}: `indptr` must be int64 [N + 1], found {indptr.dtype} {list(indptr.shape)}"
-        )
+        raise InputError(f"{where}: `indptr` must be int64 [N + 1], found {indptr.dtype} {list(indptr.shape)}")
     if indices.ndim != 1 or indices.dtype not in (np.int32, np.int64):
-        raise InputError(
-            f"{where}: `indices` must be int32 or int64 [E], found {indices.dtype} {list(indices.shape)}"
-        )
+        raise InputError(f"{where}: `indices` must be int32 or int64 [E], found {indices.dtype} {list(indices.shape)}")
     if indptr[0] != 0 or indptr[-1] != len(indices):
-        raise InputError(
-            f"{where}: `indptr` must run from 0 to E = {len(indices)}, found {indptr[0]} to {indptr[-1]}"
-        )
+        raise InputError(f"{where}: `indptr` must run from 0 to E = {len(indices)}, found {indptr[0]} to {indptr[-1]}")
     if _mapped(indptr) or _mapped(indices) or not len(indices):
         return
     falling = np.flatnonzero(indptr[1:] < indptr[:-1])
@@ -131,7 +123,8 @@ def _check_structure(graph: Graph, where: str) -> None:
     if indices.min() < 0 or indices.max() >= graph.num_nodes:
         edge = int(np.flatnonzero((indices < 0) | (indices >= graph.num_nodes))[0])
         raise InputError(
-            f"{where}: `indices` must be node rows 0 to {graph.num_nodes - 1}, found {indices[edge]} at {edge}"
+            f"{where}: `indices` must be rows 0 to {graph.num_nodes - 1}, found {indices[edge]} at {edge}; "
+            "build with `Graph.from_edges`"
         )
     descents = np.flatnonzero(indices[1:] < indices[:-1]) + 1
     starts = indptr[np.searchsorted(indptr, descents)]
@@ -155,9 +148,7 @@ def _check_types(graph: Graph, where: str) -> None:
         limit = len(names) if names is not None else int(types.max(initial=-1)) + 1
         wrong = np.flatnonzero((types < 0) | (types >= limit))
         if len(wrong):
-            raise InputError(
-                f"{where}: `{name}` must be 0 to {limit - 1}, found {types[wrong[0]]} at row {wrong[0]}"
-            )
+            raise InputError(f"{where}: `{name}` must be 0 to {limit - 1}, found {types[wrong[0]]} at row {wrong[0]}")
 
 
 def _check_features(graph: Graph, where: str) -> None:
@@ -177,11 +168,8 @@ def _check_features(graph: Graph, where: str) -> None:
 
 
 def _check_block(block: FeatureBlock, name: str, where: str, rows: int) -> None:
-    if sp.issparse(block):
-        if block.format != "csr":
-            raise InputError(f"{where}: `{name}` must be CSR, found {block.format}; use `.tocsr()`")
-    elif not isinstance(block, np.ndarray) or block.ndim != 2:
-        raise InputError(f"{where}: `{name}` must be an array [N, F] or CSR, found {_describe(block)}")
+    if not isinstance(block, sp.csr_matrix) and not (isinstance(block, np.ndarray) and block.ndim == 2):
+        raise InputError(f"{where}: `{name}` must be an array or csr_matrix [N, F], found {_describe(block)}")
     if block.dtype not in (np.float16, np.float32, np.float64):
         raise InputError(f"{where}: `{name}` must be float16, float32 or float64, found {block.dtype}")
     if block.shape[0] != rows:
@@ -211,9 +199,7 @@ def _check_labels(graph: Graph, where: str) -> None:
                 f"{where}: `y` must be classes 0{most}, or -1 for no label, found {y[wrong[0]]} at row {wrong[0]}"
             )
     else:
-        raise InputError(
-            f"{where}: `y` must be int64 [N], or uint8 [N, C] of 0 and 1, found {y.dtype} {list(y.shape)}"
-        )
+        raise InputError(f"{where}: `y` must be int64 [N], or uint8 [N, C] of 0 and 1, found {y.dtype} {list(y.shape)}")
 
 
 def _check_split(graph: Graph, split: Split, name: str, where: str) -> None:
@@ -237,9 +223,7 @@ def _check_split(graph: Graph, split: Split, name: str, where: str) -> None:
                 )
 
 
-def _check_array(
-    array: np.ndarray | None, name: str, where: str, shape: Sequence[int], dtypes: Sequence[Any]
-) -> None:
+def _check_array(array: np.ndarray | None, name: str, where: str, shape: Sequence[int], dtypes: Sequence[Any]) -> None:
     if array is not None and (array.shape != tuple(shape) or array.dtype not in dtypes):
         expected = " or ".join(np.dtype(d).name for d in dtypes)
         raise InputError(f"{where}: `{name}` must be {expected} {list(shape)}, found {_describe(array)}")

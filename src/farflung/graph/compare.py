@@ -19,9 +19,7 @@ def differences(first: Graph, second: Graph) -> list[str]:
 
 def _same(a: Any, b: Any) -> bool:
     if sp.issparse(a) and sp.issparse(b):
-        return a.shape == b.shape and all(
-            _same(getattr(a, n), getattr(b, n)) for n in ("indptr", "indices", "data")
-        )
+        return a.shape == b.shape and all(_same(getattr(a, n), getattr(b, n)) for n in ("indptr", "indices", "data"))
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a.dtype == b.dtype and np.array_equal(a, b)
     if isinstance(a, Split) and isinstance(b, Split):

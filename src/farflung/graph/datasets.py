@@ -84,18 +84,14 @@ def load(name_or_path: str | Path, *, symmetric: bool = False) -> Graph:
     elif Path(text).suffix or os.sep in text:
         return read_npz(text, symmetric=symmetric)
     else:
-        raise InputError(
-            f"unknown dataset '{text}'; there are {', '.join([*_NAMED, 'sbm:...', *files])}, or a .npz"
-        )
+        raise InputError(f"unknown dataset '{text}'; there are {', '.join([*_NAMED, 'sbm:...', *files])}, or a .npz")
     return symmetrise(graph) if symmetric else graph
 
 
 def available() -> list[DatasetInfo]:
     """All graphs that can be loaded by name here; nothing is downloaded or read to find out."""
     generated = DatasetInfo(_SBM, "degree-corrected stochastic blocks with Gaussian features", "generated")
-    found = [
-        DatasetInfo(name, _about(path), str(path)) for name, path in _files().items() if name not in _NAMED
-    ]
+    found = [DatasetInfo(name, _about(path), str(path)) for name, path in _files().items() if name not in _NAMED]
     return [*(named.info for named in _NAMED.values()), generated, *found]
 
 
@@ -125,9 +121,7 @@ def _about(path: Path) -> str:
                 ("x", "features"),
             ]
             has = [
-                word
-                for key, word in kinds
-                if key in names or any(n.startswith((f"{key}_", f"{key}__")) for n in names)
+                word for key, word in kinds if key in names or any(n.startswith((f"{key}_", f"{key}__")) for n in names)
             ]
     except (OSError, ValueError, IndexError, zipfile.BadZipFile):
         return "cannot be read"
@@ -138,7 +132,5 @@ def _shape(archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:
     """The shape of one array, without its values."""
     with archive.open(f"{name}.npy") as file:
         version = np.lib.format.read_magic(file)
-        read = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         return read(file)[0]

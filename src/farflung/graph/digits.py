@@ -13,8 +13,8 @@ NEIGHBOURS = 10
 def digits() -> Graph:
     """1,797 images of 8 x 8 pixels, each joined to its 10 nearest by Euclidean distance, made symmetric.
 
-    Features are the 64 pixels, scaled to 0..1; classes are the digits. Of equally near images the lower row is
-    nearer, so that the graph is the same everywhere.
+    Features are the 64 pixels, scaled to 0..1; classes are the digits. Of equally near images the lower row
+    is nearer, so that the graph is the same everywhere.
     """
     from sklearn.datasets import load_digits
 

@@ -40,7 +40,7 @@ def row_normalised(block: FeatureBlock) -> FeatureBlock:
     dtype = np.float32 if block.dtype == np.float16 else block.dtype
     sums = np.asarray(abs(block).sum(axis=1, dtype=np.float64)).reshape(-1)
     scale = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)
-    if sp.issparse(block):
+    if isinstance(block, sp.csr_matrix):
         data = block.data * np.repeat(scale, np.diff(block.indptr))
         return sp.csr_matrix((data.astype(dtype), block.indices, block.indptr), shape=block.shape)
     return (block * scale[:, None]).astype(dtype)
@@ -52,9 +52,7 @@ def _made(graph: Graph, features: str, seed: int) -> tuple[FeatureBlock, ...]:
     if kind == "degree" and not argument:
         rows = np.hstack([degree, np.ones_like(degree)])
     elif kind == "gaussian" and argument.isdecimal() and int(argument) > 0:
-        noise = generator(seed, "features").standard_normal(
-            (graph.num_nodes, int(argument)), dtype=np.float32
-        )
+        noise = generator(seed, "features").standard_normal((graph.num_nodes, int(argument)), dtype=np.float32)
         rows = np.hstack([noise, degree])
     else:
         raise InputError(f"unknown features '{features}'; features are {FEATURES} (such as gaussian:64)")

@@ -37,9 +37,9 @@ class Split:
 class Graph:
     """A directed graph in CSR by destination; an undirected one holds each edge in both directions.
 
-    The in-neighbours of node v are `indices[indptr[v]:indptr[v + 1]]`, ascending. Arrays may be memory-mapped.
-    Construct with `Graph.from_edges`, `farflung.load` or `from_pyg`; the constructor itself checks shapes,
-    ranges and disjoint masks, and raises `InputError` naming the field, what it expected, what it found.
+    The in-neighbours of node v are `indices[indptr[v]:indptr[v + 1]]`, ascending. Arrays may be
+    memory-mapped. Construct with `Graph.from_edges`, `farflung.load` or `from_pyg`; the constructor itself
+    checks shapes, ranges and disjoint masks, and raises `InputError` naming the field, what it expected, what it found.
     """
 
     indptr: np.ndarray
@@ -97,9 +97,7 @@ class Graph:
     def x(self) -> FeatureBlock | None:
         """Features of a graph with one node type, [N, F]."""
         if len(self.features) != 1:
-            raise InputError(
-                f"graph '{self.name}' has {len(self.features)} node types: use `features[t]`, not `x`"
-            )
+            raise InputError(f"graph '{self.name}' has {len(self.features)} node types: use `features[t]`, not `x`")
         return self.features[0]
 
     @property

@@ -36,18 +36,15 @@ _KNOWN = {
     "x",
 }
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".joblib")
-_CONVERT = (
-    "load it yourself if you trust it, then `save_graph(from_pyg(data), 'graph.npz')` or "
-    "`Graph.from_edges(...)`"
-)
+_CONVERT = "load it yourself if you trust it, then `save_graph(from_pyg(data), 'graph.npz')` or `Graph.from_edges(...)`"
 
 
 def read_npz(path: str | Path, *, symmetric: bool = False) -> Graph:
     """Read a graph; `symmetric` adds the reverse of edges that are stored in one direction only.
 
     Raises:
-        InputError: if there is no such file, if it is a pickle or holds Python objects (refused: unpickling can
-            run any code), or if its arrays do not fit together.
+        InputError: if there is no such file, if it is a pickle or holds Python objects (refused: unpickling
+            can run any code), or if its arrays do not fit together.
     """
     path = Path(path)
     arrays = _read_arrays(path)
@@ -64,22 +61,16 @@ def read_npz(path: str | Path, *, symmetric: bool = False) -> Graph:
             return _heterogeneous(arrays, fields)
         return _single_edge_table(arrays, meta, fields)
     except KeyError as error:
-        raise InputError(
-            f"'{path}': array `{error.args[0]}` is missing; add it or use `Graph.from_edges`"
-        ) from None
+        raise InputError(f"'{path}': array `{error.args[0]}` is missing; add it or use `Graph.from_edges`") from None
     except InputError as error:
         raise InputError(f"'{path}': {error}") from None
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     if path.suffix.lower() in _PICKLES:
-        raise InputError(
-            f"'{path}' is a pickle, which can run any code when read, and is refused; {_CONVERT}"
-        )
+        raise InputError(f"'{path}' is a pickle, which can run any code when read, and is refused; {_CONVERT}")
     if not path.is_file():
-        raise InputError(
-            f"there is no file '{path}'; give the path of a .npz, or a name of `farflung datasets`"
-        )
+        raise InputError(f"there is no file '{path}'; give the path of a .npz, or a name of `farflung datasets`")
     if not zipfile.is_zipfile(path):
         raise InputError(f"'{path}' is not a .npz file (and a pickle is never read); {_CONVERT}")
     try:
@@ -114,17 +105,13 @@ def _read_meta(arrays: Mapping[str, np.ndarray], path: Path) -> dict[str, Any]:
 
 
 def _direction_notes(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], symmetric: bool) -> list[str]:
-    once = "once (undirected)" in str(meta.get("edges_stored", "")) and not bool(
-        arrays.get("symmetric", False)
-    )
+    once = "once (undirected)" in str(meta.get("edges_stored", "")) and not bool(arrays.get("symmetric", False))
     if once and not symmetric:
         return ["each undirected edge is stored in one direction only: pass --symmetric (symmetric=True)"]
     return []
 
 
-def _single_edge_table(
-    arrays: dict[str, np.ndarray], meta: Mapping[str, Any], fields: dict[str, Any]
-) -> Graph:
+def _single_edge_table(arrays: dict[str, np.ndarray], meta: Mapping[str, Any], fields: dict[str, Any]) -> Graph:
     src, dst = _edge_index(arrays["edge_index"])
     if "num_users" in arrays:
         users, items = int(arrays["num_users"]), int(arrays["num_items"])
@@ -155,15 +142,10 @@ def _single_edge_table(
 def _further(
     arrays: Mapping[str, np.ndarray], num_nodes: int, num_edges: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[str]]:
-    """Arrays that the schema does not name: per node, per edge; names of a column's values go to the notes."""
+    """Arrays that the schema does not name: per node, per edge; names of values go to the notes."""
     columns, edge_columns, notes = {}, {}, []
     for name, array in arrays.items():
-        if (
-            name in _KNOWN
-            or name in _SIZES
-            or name.startswith(("x_", "x__"))
-            or name.endswith(("_mask", "_masks"))
-        ):
+        if name in _KNOWN or name in _SIZES or name.startswith(("x_", "x__")) or name.endswith(("_mask", "_masks")):
             continue
         if array.ndim == 1 and len(array) == num_edges and name.startswith("edge_"):
             edge_columns[name.removeprefix("edge_")] = array
@@ -211,7 +193,7 @@ def _heterogeneous(arrays: dict[str, np.ndarray], fields: dict[str, Any]) -> Gra
 def _targets(
     arrays: Mapping[str, np.ndarray], offset: Mapping[str, int], size: Mapping[str, int], total: int
 ) -> tuple[np.ndarray | None, tuple[Split, ...]]:
-    """Labels of the one type that has them, -1 elsewhere, and its splits: the plain masks, then `_20__` etc."""
+    """Labels of the one type that has them, -1 elsewhere, and its splits: the plain one, then `_20__` etc."""
     labelled = [t for t in offset if f"y__{t}" in arrays]
     if not labelled:
         return None, ()
@@ -246,9 +228,7 @@ def _split_of(arrays: Mapping[str, np.ndarray], suffix: str) -> tuple[Split, ...
 
 def _edge_index(edge_index: np.ndarray) -> np.ndarray:
     if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
-        raise InputError(
-            f"`edge_index` must be integers [2, E], found {edge_index.dtype} {list(edge_index.shape)}"
-        )
+        raise InputError(f"`edge_index` must be integers [2, E], found {edge_index.dtype} {list(edge_index.shape)}")
     return edge_index
 
 

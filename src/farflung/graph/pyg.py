@@ -66,16 +66,14 @@ def from_pyg(data: Data, *, duplicates: str = "keep", name: str = "graph") -> Gr
 def to_pyg(graph: Graph) -> Data:
     """A `Data` with the fields of a graph of one node type, edges in the order of the graph.
 
-    Masks are those of `split`, or where none is chosen the public ones ([N, S] if there are several). Original
-    ids are under `original_id` (a tensor, or a list of strings), columns under their names (edge columns with
+    Masks are those of `split`, or where none is chosen the public ones ([N, S] if there are several).
+    Original ids are under `original_id` (a tensor, or a list of strings), columns under their names (edge columns with
     `edge_` before them); CSR features become a sparse tensor. Arrays are copied.
     """
     from torch_geometric.data import Data
 
     if len(graph.features) != 1:
-        raise InputError(
-            f"to_pyg: graph '{graph.name}' has {len(graph.features)} node types, `Data` holds one"
-        )
+        raise InputError(f"to_pyg: graph '{graph.name}' has {len(graph.features)} node types, `Data` holds one")
     data = Data(
         edge_index=torch.from_numpy(np.stack([graph.indices, graph.destinations()]).astype(np.int64)),
         num_nodes=graph.num_nodes,
@@ -114,18 +112,14 @@ def _splits(data: Data) -> tuple[Split, ...]:
     if not present:
         return ()
     if len(present) < len(_PARTS):
-        raise InputError(
-            f"from_pyg: `data` has a {present[0]}_mask but not all of train, val and test; add the rest"
-        )
+        raise InputError(f"from_pyg: `data` has a {present[0]}_mask but not all of train, val and test; add the rest")
     masks = [_numpy(data[f"{part}_mask"]) for part in _PARTS]
     width = max(mask.shape[1] if mask.ndim == 2 else 1 for mask in masks)
     columns = [mask if mask.ndim == 2 else np.repeat(mask[:, None], width, axis=1) for mask in masks]
     return tuple(Split(*(mask[:, i] for mask in columns)) for i in range(width))
 
 
-def _columns(
-    data: Data, num_nodes: int, num_edges: int
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _columns(data: Data, num_nodes: int, num_edges: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     columns, edge_columns = {}, {}
     for key, value in data:
         if key in _TAKEN or key.endswith("_mask") or not torch.is_tensor(value) or value.dim() != 1:
@@ -149,9 +143,9 @@ def _features(x: Any) -> FeatureBlock:
 
 
 def _tensor(value: FeatureBlock) -> torch.Tensor:
-    if sp.issparse(value):
-        parts = (torch.from_numpy(np.array(a)) for a in (value.indptr, value.indices, value.data))
-        return torch.sparse_csr_tensor(*parts, size=value.shape)
+    if isinstance(value, sp.csr_matrix):
+        indptr, indices, data = (torch.from_numpy(np.array(a)) for a in (value.indptr, value.indices, value.data))
+        return torch.sparse_csr_tensor(indptr, indices, data, size=value.shape)
     return torch.from_numpy(np.array(value))
 
 

@@ -100,9 +100,7 @@ def _recognise(graph: Graph) -> str:
 def _public(graph: Graph, argument: str, name: str) -> Split:
     have = len(graph.public_splits)
     if not have:
-        raise InputError(
-            f"graph '{graph.name}' has no public split; use `random`, or `random:20/30` per class"
-        )
+        raise InputError(f"graph '{graph.name}' has no public split; use `random`, or `random:20/30` per class")
     index = 0 if not argument else int(argument) if argument.isdecimal() else have
     if index >= have:
         raise InputError(f"split '{name}': graph '{graph.name}' has public:0 to public:{have - 1}")
@@ -138,9 +136,7 @@ def _labelled(graph: Graph) -> np.ndarray:
 def _by_class(graph: Graph, at_least: int, seed: int) -> list[np.ndarray]:
     """The labelled nodes of each class that occurs, in random order."""
     if graph.y is None or graph.y.ndim != 1:
-        raise InputError(
-            f"graph '{graph.name}' has no single label per node: use `random`, not counts per class"
-        )
+        raise InputError(f"graph '{graph.name}' has no single label per node: use `random`, not counts per class")
     nodes = generator(seed, "split").permutation(_labelled(graph))
     classes = [nodes[graph.y[nodes] == c] for c in np.unique(graph.y[nodes])]
     for members in classes:

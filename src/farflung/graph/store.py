@@ -1,8 +1,8 @@
 """Farflung's own file of a graph: one `.npz` of plain arrays, a superset of the schema that `npz.py` reads.
 
-Beside `edge_index`, `num_nodes`, `x` (or `x_data`, `x_indices`, `x_indptr`, `x_shape`), `y`, `train_masks` ...
-[S, N] and `meta` it holds every other field of `Graph` under its own name; edges are in the order of the graph.
-Features of node type t > 0 have the suffix `__<t>`; columns are `column__<name>` and `edge_column__<name>`.
+Beside `edge_index`, `num_nodes`, `x` (or `x_data`, `x_indices`, `x_indptr`, `x_shape`), `y`, `train_masks`
+... [S, N] and `meta` it holds every other field of `Graph` under its own name; edges are in the order of the
+graph. Features of node type t > 0 have the suffix `__<t>`; columns are `column__<name>` and `edge_column__<name>`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def save_graph(graph: Graph, path: str | Path) -> None:
         raise InputError(f"save_graph: '{path}' must end in .npz")
     arrays: dict[str, np.ndarray] = {
         "edge_index": np.stack([graph.indices, graph.destinations()]),
-        "num_nodes": np.int64(graph.num_nodes),
-        "num_node_types": np.int64(len(graph.features)),
+        "num_nodes": np.array(graph.num_nodes),
+        "num_node_types": np.array(len(graph.features)),
     }
     for t, block in enumerate(graph.features):
         arrays |= _block_arrays(block, f"__{t}" if t else "")
@@ -65,7 +65,7 @@ def save_graph(graph: Graph, path: str | Path) -> None:
 
 
 def from_arrays(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Graph:
-    """The graph of a file that `save_graph` wrote. Raises `InputError` on another version or a broken file."""
+    """The graph of a file that `save_graph` wrote. `InputError` on another version or a broken one."""
     if meta.get("version") != VERSION:
         raise InputError(
             f"format version {meta.get('version')} is not {VERSION}; read it with the Farflung that wrote it"
@@ -81,20 +81,19 @@ def from_arrays(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Gr
         raise InputError("edges are not in order; write the file again with `save_graph`")
     indptr = np.zeros(num_nodes + 1, np.int64)
     np.cumsum(np.bincount(destinations, minlength=num_nodes), out=indptr[1:])
+    fields: dict[str, Any] = {name: arrays.get(name) for name in _PLAIN}
+    fields |= {name: None if meta[name] is None else tuple(meta[name]) for name in _NAMES}
     graph = Graph(
         indptr=indptr,
         indices=indices,
-        features=tuple(
-            block_from(arrays, f"__{t}" if t else "") for t in range(int(arrays["num_node_types"]))
-        ),
+        features=tuple(block_from(arrays, f"__{t}" if t else "") for t in range(int(arrays["num_node_types"]))),
         split=Split(*(arrays[f"split_{p}"] for p in _PARTS)) if "split_train" in arrays else None,
         public_splits=public_splits(arrays),
         columns=_prefixed(arrays, "column__"),
         edge_columns=_prefixed(arrays, "edge_column__"),
         name=meta["name"],
         notes=tuple(meta["notes"]),
-        **{name: arrays.get(name) for name in _PLAIN},
-        **{name: None if meta[name] is None else tuple(meta[name]) for name in _NAMES},
+        **fields,
     )
     check_values(graph)
     return graph
@@ -120,7 +119,7 @@ def public_splits(arrays: Mapping[str, np.ndarray]) -> tuple[Split, ...]:
 def _block_arrays(block: FeatureBlock | None, suffix: str) -> dict[str, np.ndarray]:
     if block is None:
         return {}
-    if not sp.issparse(block):
+    if not isinstance(block, sp.csr_matrix):
         return {f"x{suffix}": block}
     parts = {
         "data": block.data,

@@ -1,4 +1,4 @@
-"""Columns as users have them (lists, strings, tensors, any dtype) turned into the arrays that `Graph` holds."""
+"""Columns as users have them (lists, strings, tensors) turned into the arrays that `Graph` holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from farflung.graph.graph import FeatureBlock
 
 
 def as_ids(values: Any, name: str) -> np.ndarray:
-    """Ids as int64 or as fixed-width strings; anything else is an `InputError` that names the first bad row."""
+    """Ids as int64 or fixed-width strings; anything else is an `InputError` that names the first bad row."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise InputError(f"`{name}`: expected a column of ids, found shape {list(array.shape)}")
@@ -39,7 +39,7 @@ def sorted_unique(values: np.ndarray) -> np.ndarray:
 
 
 def locate(values: np.ndarray, ids: np.ndarray, name: str) -> np.ndarray:
-    """The row in `ids` of each value, int64; a value that is not there is an `InputError` that names its row."""
+    """The row in `ids` of each value, int64; a value that is not there is an `InputError` naming its row."""
     if not len(values):
         return np.empty(0, np.int64)
     if values.dtype.kind != ids.dtype.kind or not len(ids):
@@ -50,8 +50,8 @@ def locate(values: np.ndarray, ids: np.ndarray, name: str) -> np.ndarray:
     unknown = np.flatnonzero(ids[rows] != values)
     if len(unknown):
         raise InputError(
-            f"edge column `{name}`: {values[unknown[0]]!s} at row {unknown[0]} is not in `nodes`; add the node "
-            "or drop the edge"
+            f"edge column `{name}`: {values[unknown[0]]!s} at row {unknown[0]} is not in `nodes`; "
+            "add the node or drop the edge"
         )
     return rows.astype(np.int64, copy=False)
 
@@ -70,17 +70,13 @@ def as_labels(values: Any) -> tuple[np.ndarray, tuple[str, ...] | None]:
         y[array == ""] = -1
         return y, tuple(str(name) for name in names)
     if array.dtype.kind not in "iufb" or array.ndim not in (1, 2):
-        raise InputError(
-            f"`y`: expected classes [N] or 0 and 1 [N, C], found {array.dtype} {list(array.shape)}"
-        )
+        raise InputError(f"`y`: expected classes [N] or 0 and 1 [N, C], found {array.dtype} {list(array.shape)}")
     target = np.int64 if array.ndim == 1 else np.uint8
     if array.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             wrong = np.flatnonzero((array != np.trunc(array)).reshape(len(array), -1).any(axis=1))
         if len(wrong):
-            raise InputError(
-                f"`y`: expected whole numbers, found {array[wrong[0]]} at row {wrong[0]}; use -1"
-            )
+            raise InputError(f"`y`: expected whole numbers, found {array[wrong[0]]} at row {wrong[0]}; use -1")
     if array.ndim == 2:
         wrong = np.flatnonzero(((array != 0) & (array != 1)).any(axis=1))
         if len(wrong):
@@ -129,6 +125,4 @@ def _from_objects(array: np.ndarray, name: str) -> np.ndarray:
         return array.astype(np.int64)
     except OverflowError:
         row = next(i for i, v in enumerate(array) if abs(v) >= 2**63)
-        raise InputError(
-            f"`{name}`: id {array[row]} at row {row} is beyond 2^63 - 1; use string ids"
-        ) from None
+        raise InputError(f"`{name}`: id {array[row]} at row {row} is beyond 2^63 - 1; use string ids") from None

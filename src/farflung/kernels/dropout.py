@@ -56,4 +56,4 @@ class _Dropout(torch.autograd.Function):
 
 def dropout(values: torch.Tensor, share: float, key: int) -> torch.Tensor:
     """Differentiable `drop`: the backward pass draws the same mask from the same `key`."""
-    return _Dropout.apply(values, share, key)  # type: ignore[no-untyped-call]
+    return _Dropout.apply(values, share, key)

@@ -108,7 +108,7 @@ class SparseMatrix:
     def __matmul__(self, dense: torch.Tensor) -> torch.Tensor:
         if dense.shape[0] != self.shape[1]:
             raise ValueError(f"cannot multiply {self.shape} by {tuple(dense.shape)}")
-        return _Multiply.apply(dense, self)  # type: ignore[no-untyped-call]
+        return _Multiply.apply(dense, self)
 
 
 class _Multiply(torch.autograd.Function):

@@ -13,11 +13,11 @@ import torch
 
 from farflung.methods.aggregate import refuse_non_finite, summed
 from farflung.methods.base import Round, Setting
-from farflung.trainer import metric_state
 from farflung.nn import Layer, flat
 from farflung.nn.optim import adam
 from farflung.tasks.metrics import finish, merge
 from farflung.team import Message, Reply, absent, require_some
+from farflung.trainer import metric_state
 
 
 def train(setting: Setting) -> None:
@@ -27,7 +27,7 @@ def train(setting: Setting) -> None:
     4 b (d_0 + ... + d_{L-1}) for the exchanges, 8 W sum_l T_l P_l for weights down and gradients up.
     """
     lazy = _Lazy(setting)
-    layers = list(setting.model.layers)
+    layers = setting.model.layers
     lazy.exchange(0)
     for number, layer in enumerate(layers):
         lazy.train_layer(number, layer, rounds=_rounds_of(number, len(layers), setting.train.steps))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -34,7 +36,8 @@ class LazyTrainer(Trainer):
 
     def on_boundary(self, message: Message) -> Message:
         """This trainer's rows of H_layer for each peer of `to` that has them in its halo."""
-        layer, arrays = message.scalars["layer"], {}
+        layer = message.scalars["layer"]
+        arrays: dict[str, np.ndarray] = {}
         if layer < len(self.embeddings) and self.model.aggregation != "none":
             kind = "embeddings" if layer else "features"
             for peer in message.scalars["to"]:
@@ -63,7 +66,7 @@ class LazyTrainer(Trainer):
 
         `keep`: the weights of the message before are the best so far; hold a copy.
         """
-        if self.layer != message.scalars["layer"]:
+        if self.layer is None or self.layer != message.scalars["layer"]:
             return Message("gradient", {"behind": True})
         model = self._layer
         self._keep(message)
@@ -108,7 +111,8 @@ class LazyTrainer(Trainer):
 
     @property
     def _layer(self) -> Layer:
-        return self.model.layers[self.layer]  # type: ignore[index, return-value]
+        assert self.layer is not None
+        return self.model.layers[self.layer]
 
     def _keep(self, message: Message) -> None:
         if message.scalars["keep"]:
@@ -154,7 +158,7 @@ def _to_arrays(name: str, rows: FeatureBlock) -> dict[str, np.ndarray]:
     return {f"{name}/data": rows.data, f"{name}/indices": rows.indices, f"{name}/indptr": rows.indptr}
 
 
-def _from_arrays(arrays: dict[str, np.ndarray], peer: int, width: int) -> FeatureBlock:
+def _from_arrays(arrays: Mapping[str, np.ndarray], peer: int, width: int) -> FeatureBlock:
     """The rows that `peer` sent, [b, width]."""
     mine = {name.partition("/")[2]: array for name, array in arrays.items()}
     if str(peer) in mine:
@@ -168,5 +172,3 @@ def _blank(h: FeatureBlock, count: int) -> FeatureBlock:
     if sp.issparse(h):
         return sp.csr_matrix((count, h.shape[1]), dtype=h.dtype)
     return np.zeros((count, h.shape[1]), dtype=h.dtype)
-
-

@@ -117,13 +117,13 @@ class TMATrainer(Trainer):
         super().__init__(shard, spec, clock)
         self.matrix = local_adjacency(self.model.aggregation, shard, numpy_dtype(spec.torch_dtype))
         self.gathered = self.model.prepare(self.matrix, self.factor())
-        self.optimiser = adam(spec.optim, list(self.model.layers))
+        self.optimiser = adam(spec.optim, self.model.layers)
 
     def on_weights(self, message: Message) -> Message:
         """Take the server's weights; with `reset`, begin with a fresh optimiser."""
         flat.load(self.model, message.arrays["weights"])
         if message.scalars.get("reset"):
-            self.optimiser = adam(self.spec.optim, list(self.model.layers))
+            self.optimiser = adam(self.spec.optim, self.model.layers)
         return Message("weights")
 
     def on_train(self, message: Message) -> Message:
@@ -144,7 +144,12 @@ class TMATrainer(Trainer):
         finite = loss is None or math.isfinite(loss)
         return Message(
             "train",
-            {"steps": steps, "loss": loss if finite else None, "finite": finite, "train": len(self.rows["train"])},
+            {
+                "steps": steps,
+                "loss": loss if finite else None,
+                "finite": finite,
+                "train": len(self.rows["train"]),
+            },
             {"weights": flat.pack(self.model)},
         )
 

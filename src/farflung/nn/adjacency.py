@@ -87,6 +87,4 @@ def halo_adjacency(
 
     `present` bool [n + h] or None: see `adjacency`.
     """
-    return adjacency(
-        aggregation, shard.indptr, shard.indices, shard.degree, shard.edge_weight, dtype, present
-    )
+    return adjacency(aggregation, shard.indptr, shard.indices, shard.degree, shard.edge_weight, dtype, present)

@@ -7,8 +7,8 @@ once per layer and then trains `combine` alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -47,11 +47,11 @@ class Conv(nn.Module):
 
     def combine(self, gathered: Gathered, key: int | None = None) -> torch.Tensor:
         """Map what was gathered to [R, out]. `key` seeds dropout on it; None: no dropout."""
-        out = self.bias
+        out: torch.Tensor = self.bias
         for place, (operand, weight) in enumerate(zip(gathered, self.weights, strict=True)):
             operand = dropped(operand, self.dropout, None if key is None else derive(key, "operand", place))
-            out = torch.addmm(out, operand, weight) if isinstance(operand, torch.Tensor) else out + times(
-                operand, weight
+            out = (
+                torch.addmm(out, operand, weight) if isinstance(operand, torch.Tensor) else out + times(operand, weight)
             )
         return out
 
@@ -98,11 +98,9 @@ def _first(h: torch.Tensor | SparseMatrix, count: int) -> torch.Tensor | SparseM
     return SparseMatrix.from_scipy(h.to_scipy()[:count], h.values.dtype)
 
 
-def select(gathered: Gathered, index: Sequence[int]) -> Gathered:
-    """The rows `index` (int64 array) of what was gathered."""
-    import numpy as np
-
-    return tuple(rows(operand, np.asarray(index, dtype=np.int64)) for operand in gathered)
+def select(gathered: Gathered, index: np.ndarray) -> Gathered:
+    """The rows `index` (int64) of what was gathered."""
+    return tuple(rows(operand, index) for operand in gathered)
 
 
 CONVS: dict[str, type[Conv]] = {"gcn": GCNConv, "sage": SAGEConv, "mlp": DenseConv}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import cast
+
 import torch
 from torch import nn
 
@@ -49,7 +52,7 @@ class Encoder(nn.Module):
         self.aggregation = conv.aggregation
         widths = [num_features] + [config.hidden] * (config.layers - 1) + [num_classes]
         layers = []
-        for i, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+        for i, (before, after) in enumerate(pairwise(widths)):
             last = i == config.layers - 1
             layers.append(
                 Layer(
@@ -59,8 +62,13 @@ class Encoder(nn.Module):
                     nn.Linear(after, num_classes) if heads and not last else None,
                 )
             )
-        self.layers = nn.ModuleList(layers)
+        self.stack = nn.ModuleList(layers)
         self.dropout = config.dropout
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers, first to last."""
+        return cast("list[Layer]", list(self.stack))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -73,8 +81,7 @@ class Encoder(nn.Module):
         """
         gathered = self.layers[0].conv.aggregate(matrix, x)
         return tuple(
-            operand if self.dropout == 0 and _cheaper_unformed(operand) else formed(operand)
-            for operand in gathered
+            operand if self.dropout == 0 and _cheaper_unformed(operand) else formed(operand) for operand in gathered
         )
 
     def forward(self, matrix: SparseMatrix | None, gathered: Gathered, key: int | None = None) -> torch.Tensor:

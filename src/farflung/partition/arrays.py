@@ -90,9 +90,7 @@ def split_of(arrays: Mapping[str, np.ndarray], name: str) -> Split | None:
     return Split(**{mask: arrays[f"{name}.{mask}"] for mask in MASKS})
 
 
-def csr_matrix(
-    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
-) -> sp.csr_matrix:
+def csr_matrix(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]) -> sp.csr_matrix:
     """A CSR matrix of exactly these arrays (SciPy's constructor scans them and may change index types)."""
     matrix = sp.csr_matrix(shape, dtype=np.float32)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr

@@ -63,9 +63,7 @@ def cut(graph: Graph, config: PartitionConfig, seed: int) -> Cut:
     if config.by == "random":
         return Cut(random_parts(graph.num_nodes, config.parts, seed), config.parts)
     if config.by == "mincut":
-        return Cut(
-            metis_parts(graph, config.parts, derive(seed, "partition/mincut"), config.balance), config.parts
-        )
+        return Cut(metis_parts(graph, config.parts, derive(seed, "partition/mincut"), config.balance), config.parts)
     clusters = super_nodes(graph, choose_num_clusters(graph.num_nodes, config), seed)
     owner = deal_clusters(int(clusters.max(initial=-1)) + 1, config.parts, seed)
     return Cut(owner[clusters], config.parts, clusters=clusters)
@@ -102,8 +100,7 @@ def super_nodes(graph: Graph, n: int, seed: int) -> np.ndarray:
 
 
 def choose_num_clusters(num_nodes: int, config: PartitionConfig) -> int:
-    """The number of super-nodes asked for, or the default min(15000, max(10 parts, nodes / 16)), at most
-    N."""
+    """The super-nodes asked for, or the default min(15000, max(10 parts, nodes / 16)); at most N."""
     parts = config.parts or 1
     if config.clusters is None:
         default = min(MAX_DEFAULT_CLUSTERS, max(10 * parts, num_nodes // 16))
@@ -119,9 +116,8 @@ def choose_num_clusters(num_nodes: int, config: PartitionConfig) -> int:
 def deal_clusters(num_clusters: int, num_parts: int, seed: int) -> np.ndarray:
     """Shuffle the clusters and deal them out; the part of each cluster, int32 [num_clusters].
 
-    Each of the first M - 1 parts gets floor(N / M), plus one more with probability frac(N / M); the last
-    the rest
-    (arXiv 2305.09887).
+    Each of the first M - 1 parts gets floor(N / M), plus one more with probability frac(N / M); the last gets
+    the rest (arXiv 2305.09887).
     """
     stream = generator(seed, "partition/deal").bit_generator
     order = np.argsort(np.atleast_1d(stream.random_raw(num_clusters)), kind="stable")

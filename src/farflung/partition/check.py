@@ -92,12 +92,7 @@ def _check_features(shard: Shard, part: int) -> None:
 
 
 def _check_pointers(part: int, name: str, pointers: np.ndarray, rows: int, total: int) -> None:
-    if (
-        len(pointers) != rows + 1
-        or pointers[0] != 0
-        or pointers[-1] != total
-        or (np.diff(pointers) < 0).any()
-    ):
+    if len(pointers) != rows + 1 or pointers[0] != 0 or pointers[-1] != total or (np.diff(pointers) < 0).any():
         _fail(part, name, f"does not rise from 0 to {total} over {rows} rows")
 
 

@@ -17,9 +17,7 @@ class PartitionConfig(BaseModel):
         description="random: each node to any part; mincut: METIS; supernode: METIS clusters dealt out at "
         "random; given: a column of the graph or a file",
     )
-    parts: int | None = Field(
-        4, ge=1, description="number of parts = trainers (>= 1); 'given' takes it from the data"
-    )
+    parts: int | None = Field(4, ge=1, description="number of parts = trainers (>= 1); 'given' takes it from the data")
     clusters: int | None = Field(
         None, ge=1, description="super-nodes for 'supernode'; default min(15000, max(10 * parts, nodes / 16))"
     )

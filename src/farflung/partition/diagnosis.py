@@ -49,8 +49,7 @@ class Diagnosis:
     kept_share: float | None
     """Share of the pairs that have both ends in one part."""
     kept_share_expected: float | None
-    """By the closed formula: 1/M for `random`, that of super-nodes for `supernode`; no formula for the
-    others."""
+    """By the closed formulas for `random` and `supernode`; there is none for the others."""
     kept_share_sd: float | None
     """Standard deviation of the kept share, for `random`."""
     clusters: int | None
@@ -65,8 +64,7 @@ class Diagnosis:
     label_divergence: float | None
     """Mean over parts of the total variation between a part's labels and all labels, 0..1."""
     feature_divergence: float | None
-    """Mean over parts of the distance of a part's feature mean from that of all, over the spread of all
-    rows."""
+    """Mean over parts of the distance of a part's feature mean from that of all, over the spread of the rows."""
     degree_divergence: float | None
     """As for labels, of histograms of the in-degree in powers of two."""
     masks: dict[str, tuple[int, ...]] | None
@@ -118,9 +116,7 @@ def diagnose(
     given = int(np.max(assignment, initial=0)) + 1
     parts = max(given, config.parts or 0) if config is not None and config.by != "given" else given
     by = "given" if config is None else config.by
-    return _measure(
-        subject, check_assignment(assignment, subject.num_nodes, parts), parts, by, clusters, None
-    )
+    return _measure(subject, check_assignment(assignment, subject.num_nodes, parts), parts, by, clusters, None)
 
 
 def _measure(
@@ -135,9 +131,7 @@ def _measure(
     edges = np.bincount(assignment, weights=graph.in_degree(), minlength=num_parts).astype(np.int64)
     layout = find_layout(graph, assignment, num_parts)
     halo = [len(places) for places in layout.halos]
-    rows_sent = sum(
-        (np.diff(layout.halo_ptr(part)) for part in range(num_parts)), np.zeros(num_parts, np.int64)
-    )
+    rows_sent = sum((np.diff(layout.halo_ptr(part)) for part in range(num_parts)), np.zeros(num_parts, np.int64))
     kept = _measure_kept(graph, assignment, num_parts, by, clusters)
     labels = label_divergence(graph.y, assignment, num_parts)
     masks = _count_masks(graph, assignment, num_parts)
@@ -211,18 +205,15 @@ def _list_warnings(
         train = np.asarray(masks["train"])
         without = np.flatnonzero((train == 0) & (nodes > 0))
         if len(train) > 1 and train.sum() and np.count_nonzero(train) == 1:
-            found.append(
-                f"all training labels are in part {int(train.argmax())}: the other parts weigh nothing"
-            )
+            found.append(f"all training labels are in part {int(train.argmax())}: the other parts weigh nothing")
         elif train.sum() and len(without):
             found.append(f"{_name_parts(without)} no training labels: it weighs nothing in training")
         elif not train.sum():
             found.append("no node is in the training mask: choose another split")
     if labels is not None and labels > HIGH_LABEL_DIVERGENCE:
         found.append(
-            f"label divergence {labels:.2f}: parts hold different classes, which hurts trainers that "
-            f"learn alone; "
-            "random or supernode parts avoid it"
+            f"label divergence {labels:.2f}: parts hold different classes, which hurts trainers "
+            "that learn alone; random or supernode parts avoid it"
         )
     return tuple(found)
 

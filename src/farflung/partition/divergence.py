@@ -29,8 +29,7 @@ def label_divergence(y: np.ndarray | None, assignment: np.ndarray, num_parts: in
 
 
 def degree_divergence(graph: Graph, assignment: np.ndarray, num_parts: int) -> float | None:
-    """Mean over parts of the total variation between histograms of the in-degree, in bins 0, 1, 2-3, 4-7,
-    ..."""
+    """As `label_divergence`, of histograms of the in-degree in bins 0, 1, 2-3, 4-7, ..."""
     bins = np.frexp(graph.in_degree().astype(np.float64))[1].astype(np.int64)
     return mean_total_variation(_histogram(bins, assignment, num_parts))
 

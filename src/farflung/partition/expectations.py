@@ -34,9 +34,7 @@ def kept_share_expected(
     if cluster_share is None and clusters_per_part is None:
         return 1.0 / num_parts
     if cluster_share is None or clusters_per_part is None:
-        raise InputError(
-            "kept_share_expected: `cluster_share` and `clusters_per_part` go together: pass both"
-        )
+        raise InputError("kept_share_expected: `cluster_share` and `clusters_per_part` go together: pass both")
     counts = np.asarray(clusters_per_part, dtype=np.float64)
     total = float(counts.sum())
     if total < 2:

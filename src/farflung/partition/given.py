@@ -14,17 +14,14 @@ def read_given(graph: Graph, source: str | None) -> tuple[np.ndarray, tuple[str,
     """The part of each node, int32 [N], and for a column the value that each part stands for.
 
     A column holds integers or strings; its distinct values, sorted, become parts 0..M-1. A file (.npy, or
-    .npz
-    with one array or one called `assignment`) holds parts 0..M-1 themselves, in the order of the graph's
-    nodes.
+    .npz with one array or one called `assignment`) holds parts 0..M-1, in the order of the graph's nodes.
 
     Raises:
         InputError: nothing of that name, or a column or file that is no assignment of this graph's nodes.
     """
     if source is None:
         raise InputError(
-            f"partition by 'given': nothing is named: pass given=COLUMN ({_list_columns(graph)}) or a "
-            f".npy/.npz file"
+            f"partition by 'given': nothing is named: pass given=COLUMN ({_list_columns(graph)}) or a .npy/.npz file"
         )
     if source in graph.columns:
         return _from_column(np.asarray(graph.columns[source]), source)
@@ -41,8 +38,7 @@ def _from_column(column: np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, 
     if column.ndim != 1 or column.dtype.kind not in "iuUb":
         raise InputError(
             f"partition by 'given': column '{name}' is {column.dtype} of shape {column.shape}, expected "
-            f"one integer "
-            "or string per node: choose another column"
+            "one integer or string per node: choose another column"
         )
     values, parts = np.unique(column, return_inverse=True)
     return parts.astype(np.int32), tuple(str(value) for value in values)
@@ -75,8 +71,7 @@ def _load(path: Path) -> np.ndarray:
             names = loaded.files
             if len(names) != 1 and "assignment" not in names:
                 raise InputError(
-                    f"{path}: holds the arrays {', '.join(names) or 'none'}: keep one, or call it "
-                    f"'assignment'"
+                    f"{path}: holds the arrays {', '.join(names) or 'none'}: keep one, or call it 'assignment'"
                 )
             return loaded["assignment" if "assignment" in names else names[0]]
     except FileNotFoundError:
@@ -84,9 +79,7 @@ def _load(path: Path) -> np.ndarray:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(
-            f"{path}: cannot be read ({error}): write it with numpy.save as plain integers"
-        ) from error
+        raise InputError(f"{path}: cannot be read ({error}): write it with numpy.save as plain integers") from error
 
 
 def _list_columns(graph: Graph) -> str:

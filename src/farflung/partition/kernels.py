@@ -1,5 +1,4 @@
-"""The hot loops of partitioning, each O(nodes + edges) and single-threaded, so that any machine gives the
-same.
+"""The hot loops of partitioning, each O(nodes + edges) and single-threaded: any machine gives the same.
 
 Legend for shapes: N nodes, E directed edges, n inner nodes of a part, h its halo nodes, e in-edges of them.
 """
@@ -130,9 +129,7 @@ def count_merged(
     """Write the number of distinct neighbours (either direction, no loop) of node v to counts[v + 1]."""
     nothing = np.empty(0, dtype=indices.dtype)
     for v in range(len(indptr) - 1):
-        counts[v + 1] = _merge_row(
-            v, indices, indptr[v], indptr[v + 1], targets, out_ptr[v], out_ptr[v + 1], nothing
-        )
+        counts[v + 1] = _merge_row(v, indices, indptr[v], indptr[v + 1], targets, out_ptr[v], out_ptr[v + 1], nothing)
 
 
 @njit(cache=True, nogil=True)

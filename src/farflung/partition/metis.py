@@ -1,5 +1,4 @@
-"""METIS, run in a child process: a crash or a kill for lack of memory is an error here, not a dead
-process."""
+"""METIS, run in a child process: a crash or a kill for lack of memory is an error here, no dead process."""
 
 from __future__ import annotations
 
@@ -25,11 +24,8 @@ class PartitionerError(FarflungError, RuntimeError):
     """METIS did not finish; the message names how it ended and what to do."""
 
 
-def metis_parts(
-    graph: Graph, num_parts: int, seed: int, balance: Literal["nodes", "edges"] = "nodes"
-) -> np.ndarray:
-    """Cut the graph, as an undirected one without loops and duplicates, into balanced parts with few cut
-    pairs.
+def metis_parts(graph: Graph, num_parts: int, seed: int, balance: Literal["nodes", "edges"] = "nodes") -> np.ndarray:
+    """Cut the graph, as an undirected one without loops and duplicates, into balanced parts, cutting few pairs.
 
     Args:
         graph: any graph; it stays as it is, METIS gets a symmetric, loop-free, coalesced copy.
@@ -58,9 +54,7 @@ def metis_parts(
     recursive = num_parts <= MANY_PARTS
     parts = _run_child(arrays, [str(num_parts), str(seed % 2**31), str(int(recursive))])
     if parts.shape != (graph.num_nodes,) or parts.min() < 0 or parts.max() >= num_parts:
-        raise PartitionerError(
-            "METIS: its result is no assignment of the graph's nodes: report it with the graph"
-        )
+        raise PartitionerError("METIS: its result is no assignment of the graph's nodes: report it with the graph")
     return parts.astype(np.int32)
 
 

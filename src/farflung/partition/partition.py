@@ -35,8 +35,7 @@ class Partition:
     shards: Sequence[Shard]
     """One per part; those of a folder are opened, memory-mapped, each time they are indexed."""
     manifest: dict[str, Any] = field(default_factory=dict)
-    """`parts`, `by`, `options`, `seed`, `digest`, `part_names`, `tools`; of a folder also `format` and
-    `files`."""
+    """`parts`, `by`, `options`, `seed`, `digest`, `part_names`, `tools`; from disk also `format` and `files`."""
     clusters: np.ndarray | None = None
     """int32 [N]: the super-node of each node, of a `supernode` partition."""
     _graph: Graph | None = field(default=None, repr=False)
@@ -54,8 +53,7 @@ class Partition:
         clusters: np.ndarray | None = None,
         part_names: Sequence[str] | None = None,
     ) -> Partition:
-        """Cut `graph` by an assignment (integer [N], 0..num_parts-1) and say in the manifest where it came
-        from.
+        """Cut `graph` by an assignment, integer [N], 0..num_parts-1; the rest says where it came from.
 
         Raises:
             InputError: the assignment does not fit the graph.
@@ -84,8 +82,7 @@ class Partition:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the assignment (int32, little-endian), hexadecimal: equal partitions have equal
-        digests."""
+        """SHA-256 of the assignment, hexadecimal: equal partitions have equal digests."""
         return digest(self.assignment)
 
     def graph(self) -> Graph:
@@ -104,8 +101,7 @@ class Partition:
 
     @classmethod
     def open(cls, path: str | Path) -> Partition:
-        """Open a folder written by `save`, memory-mapped: sizes are checked, contents are not read
-        (`verify` does).
+        """Open a folder written by `save`, memory-mapped: sizes are checked, contents are left to `verify`.
 
         Raises:
             InputError: no partition, another format version, or a missing or truncated file.
@@ -124,9 +120,7 @@ class Partition:
         check_shards(self.shards, self.assignment)
 
 
-def partition(
-    graph: Graph, by: str = "random", parts: int | None = 4, seed: int = 0, **options: Any
-) -> Partition:
+def partition(graph: Graph, by: str = "random", parts: int | None = 4, seed: int = 0, **options: Any) -> Partition:
     """Cut a graph into parts.
 
     Args:
@@ -146,15 +140,12 @@ def partition(
         first = error.errors()[0]
         where = ".".join(str(piece) for piece in first["loc"]) or "options"
         known = ", ".join(PartitionConfig.model_fields)
-        raise InputError(
-            f"partition: option `{where}`: {first['msg'].lower()}: the options are {known}"
-        ) from error
+        raise InputError(f"partition: option `{where}`: {first['msg'].lower()}: the options are {known}") from error
     return cut_graph(graph, config, seed)
 
 
 def cut_graph(graph: Graph, config: PartitionConfig, seed: int) -> Partition:
-    """Cut a graph as a `PartitionConfig` says; its own seed, where set, goes before `seed`. Raises as
-    `partition`."""
+    """As `partition`, from a `PartitionConfig`; its own seed, where set, goes before `seed`."""
     found = cut(graph, config, seed)
     return Partition.of(
         graph,

@@ -31,8 +31,7 @@ def reassemble(shards: Sequence[Shard]) -> Graph:
     info = first.info
     if len(shards) != first.num_parts:
         raise InputError(
-            f"reassemble: expected {first.num_parts} shards, found {len(shards)}: pass those of all "
-            f"parts, in order"
+            f"reassemble: expected {first.num_parts} shards, found {len(shards)}: pass those of all parts, in order"
         )
     nodes, degrees = _collect_nodes(shards, info.num_nodes)
     indptr = np.zeros(info.num_nodes + 1, dtype=np.int64)
@@ -68,9 +67,7 @@ def _collect_nodes(shards: Sequence[Shard], num_nodes: int) -> tuple[dict[str, n
     whole = _Whole()
     for part, shard in enumerate(shards):
         if shard.part != part:
-            raise InputError(
-                f"reassemble: expected part {part}, found part {shard.part}: pass the parts in order"
-            )
+            raise InputError(f"reassemble: expected part {part}, found part {shard.part}: pass the parts in order")
         if seen[shard.inner].any():
             node = int(shard.inner[seen[shard.inner]][0])
             raise InputError(f"reassemble: node {node} is in part {part} and in another: give it to one part")
@@ -79,9 +76,7 @@ def _collect_nodes(shards: Sequence[Shard], num_nodes: int) -> tuple[dict[str, n
         for name, values in node_arrays(shard).items():
             whole.put(name, shard.inner, values, num_nodes)
     if not seen.all():
-        raise InputError(
-            f"reassemble: node {int(np.argmin(seen))} is in no part: pass the shards of all parts"
-        )
+        raise InputError(f"reassemble: node {int(np.argmin(seen))} is in no part: pass the shards of all parts")
     return whole.arrays, degrees
 
 

@@ -35,8 +35,7 @@ class GraphInfo:
 class Shard:
     """One part's inner nodes, their in-edges, and its halo (ids and owners of remote in-neighbours).
 
-    Local ids: 0..n-1 are the inner nodes in ascending global id, n..n+h-1 the halo nodes, grouped by owner
-    and
+    Local ids: 0..n-1 are the inner nodes in ascending global id, n..n+h-1 the halo nodes, grouped by owner and
     ascending in global id within an owner. Nothing of a halo node but its id, owner and degree is here.
     """
 
@@ -55,8 +54,7 @@ class Shard:
     degree: np.ndarray
     """float64 [n + h]: global in-degree without loops (sum of weights where edges carry them)."""
     boundary: np.ndarray
-    """int64 [b]: local ids of inner nodes that other parts have in their halo, grouped by that part; for
-    part j
+    """int64 [b]: local ids of inner nodes that other parts have in their halo, grouped by that part; for part j
     in exactly the order in which j's halo lists them."""
     boundary_ptr: np.ndarray
     """int64 [M + 1]: rows for part j are `boundary[boundary_ptr[j]:boundary_ptr[j + 1]]`."""

@@ -45,14 +45,11 @@ def check_assignment(assignment: np.ndarray, num_nodes: int, num_parts: int) -> 
     assignment = np.asarray(assignment)
     if assignment.shape != (num_nodes,) or assignment.dtype.kind not in "iu":
         raise InputError(
-            f"assignment: expected {num_nodes} integers, one part per node, found {assignment.dtype} of "
-            f"shape "
-            f"{assignment.shape}: pass the parts in the order of the graph's nodes"
+            f"assignment: expected {num_nodes} integers, one part per node, "
+            f"found {assignment.dtype} of shape {assignment.shape}: pass the parts in the order of the graph's nodes"
         )
     if num_parts < 1:
-        raise InputError(
-            f"assignment: expected at least 1 part, found {num_parts}: raise the number of parts"
-        )
+        raise InputError(f"assignment: expected at least 1 part, found {num_parts}: raise the number of parts")
     if num_nodes and (assignment.min() < 0 or assignment.max() >= num_parts):
         row = int(np.flatnonzero((assignment < 0) | (assignment >= num_parts))[0])
         raise InputError(
@@ -74,8 +71,7 @@ class Layout:
     part_ptr: np.ndarray
     """int64 [M + 1]: the places of part k are part_ptr[k]..part_ptr[k + 1] - 1."""
     halos: tuple[np.ndarray, ...]
-    """For each part, int64 [h] ascending: the places of its halo nodes (so grouped by owner, ids
-    ascending)."""
+    """For each part, int64 [h] ascending: the places of its halo nodes, so grouped by owner."""
 
     def inner(self, part: int) -> np.ndarray:
         """Global ids of a part's nodes, ascending. int64 [n]."""
@@ -99,9 +95,7 @@ def find_layout(graph: Graph, assignment: np.ndarray, num_parts: int) -> Layout:
     halos = []
     for part in range(num_parts):
         inner = order[part_ptr[part] : part_ptr[part + 1]]
-        count = kernels.collect_halo(
-            graph.indptr, graph.indices, inner, assignment, part, place, stamp, found
-        )
+        count = kernels.collect_halo(graph.indptr, graph.indices, inner, assignment, part, place, stamp, found)
         halos.append(np.sort(found[:count]))
     return Layout(num_parts, order, place, part_ptr, tuple(halos))
 
@@ -172,16 +166,13 @@ class _Builder:
             ids=_take(graph.ids, inner),
             columns={name: column[inner] for name, column in graph.columns.items()},
             edge_columns={
-                name: column[positions]
-                for name, column in graph.edge_columns.items()
-                if positions is not None
+                name: column[positions] for name, column in graph.edge_columns.items() if positions is not None
             },
             info=self.info,
         )
 
     def _edges(self, inner: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """The local indptr and, where edges carry anything, the positions of the part's edges in the
-        graph."""
+        """The local indptr and, where edges carry anything, where the part's edges are in the graph."""
         graph = self.graph
         carried = (graph.edge_type, graph.edge_weight, graph.edge_attr)
         if not graph.edge_columns and all(array is None for array in carried):
@@ -190,10 +181,7 @@ class _Builder:
 
     def _boundary(self, part: int) -> tuple[np.ndarray, np.ndarray]:
         """The rows that each other part needs of this one, in the order in which its halo lists them."""
-        pieces = [
-            halo[ptr[part] : ptr[part + 1]]
-            for halo, ptr in zip(self.layout.halos, self.halo_ptrs, strict=True)
-        ]
+        pieces = [halo[ptr[part] : ptr[part + 1]] for halo, ptr in zip(self.layout.halos, self.halo_ptrs, strict=True)]
         boundary_ptr = np.zeros(len(pieces) + 1, dtype=np.int64)
         np.cumsum([len(piece) for piece in pieces], out=boundary_ptr[1:])
         return np.concatenate(pieces) - self.layout.part_ptr[part], boundary_ptr
@@ -203,9 +191,7 @@ class _Builder:
         if node_type is None or self.rows is None:
             return tuple(_take_block(block, inner) for block in self.graph.features)
         types = node_type[inner]
-        return tuple(
-            _take_block(block, self.rows[inner[types == t]]) for t, block in enumerate(self.graph.features)
-        )
+        return tuple(_take_block(block, self.rows[inner[types == t]]) for t, block in enumerate(self.graph.features))
 
 
 def rows_in_type(node_type: np.ndarray | None, num_types: int) -> np.ndarray | None:
@@ -220,8 +206,7 @@ def rows_in_type(node_type: np.ndarray | None, num_types: int) -> np.ndarray | N
 
 
 def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For the given rows of a CSR: their own row pointers, and the positions of their entries in the
-    whole."""
+    """For some rows of a CSR: their own row pointers, and where their entries are in the whole."""
     pointers = _row_pointers(indptr, rows)
     positions = np.empty(pointers[-1], dtype=np.int64)
     kernels.fill_positions(indptr[rows].astype(np.int64, copy=False), np.diff(pointers), positions)

@@ -1,8 +1,7 @@
 """Partitions on disk: a folder with manifest.json, assignment.npy and one folder of .npy files per part.
 
-The manifest holds the format version, where the partition came from, and for each file its bytes, shape,
-dtype and
-SHA-256. Opening memory-maps and compares sizes only; `StoredShards.verify_checksums` reads everything.
+The manifest holds the format version, where the partition came from, and for each file its bytes, shape, dtype
+and SHA-256. Opening memory-maps and compares sizes only; `StoredShards.verify_checksums` reads everything.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ class StoredShards(Sequence[Shard]):
             ) from None
 
     def verify_checksums(self) -> None:
-        """Read every file and compare its SHA-256 with the manifest; `InputError` names the first that
-        differs."""
+        """Read every file; `InputError` names the first whose SHA-256 differs from the manifest."""
         for entry in list_entries(self.manifest):
             path = check_size(self.folder, entry)
             if _sha256(path) != entry["sha256"]:
@@ -106,8 +104,7 @@ def write(
         _put_in_place(work, folder)
     except OSError as error:
         raise InputError(
-            f"{folder}: writing failed ({error.strerror}), nothing was changed: free space or choose "
-            f"another folder"
+            f"{folder}: writing failed ({error.strerror}), nothing was changed: free space or choose another folder"
         ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -118,8 +115,7 @@ def check_target(folder: Path) -> None:
     if folder.is_dir():
         if any(folder.iterdir()) and not is_partition(folder):
             raise InputError(
-                f"{folder}: holds other files and no partition, so it is left alone: choose a new or "
-                f"empty folder"
+                f"{folder}: holds other files and no partition, so it is left alone: choose a new or empty folder"
             )
     elif folder.exists():
         raise InputError(f"{folder}: is a file, expected a folder to write to: choose another name")
@@ -155,13 +151,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(
-            f"{folder}: holds no {MANIFEST}, expected a folder written by `farflung partition`: check "
-            f"the path"
+            f"{folder}: holds no {MANIFEST}, expected a folder written by `farflung partition`: check the path"
         ) from None
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: cannot be read ({error}): copy the partition again or write it anew"
-        ) from error
+        raise InputError(f"{path}: cannot be read ({error}): copy the partition again or write it anew") from error
     if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
         raise InputError(f"{path}: describes no partition: pass a folder written by `farflung partition`")
     if manifest.get("format") != FORMAT:
@@ -203,14 +196,11 @@ def open_array(folder: Path, entry: Mapping[str, Any]) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode="r" if 0 not in entry["shape"] else None, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(
-            f"{path}: cannot be read ({error}): copy the partition again or write it anew"
-        ) from error
+        raise InputError(f"{path}: cannot be read ({error}): copy the partition again or write it anew") from error
     if list(array.shape) != entry["shape"] or array.dtype.str != entry["dtype"]:
         raise InputError(
-            f"{path}: holds {array.dtype.str} {list(array.shape)}, expected {entry['dtype']} "
-            f"{entry['shape']}: "
-            "copy the partition again or write it anew"
+            f"{path}: holds {array.dtype.str} {list(array.shape)}, "
+            f"expected {entry['dtype']} {entry['shape']}: copy the partition again or write it anew"
         )
     return array
 
@@ -222,9 +212,7 @@ def _write_files(
     manifest: Mapping[str, Any],
     clusters: np.ndarray | None,
 ) -> None:
-    whole = (
-        {"assignment": assignment} if clusters is None else {"assignment": assignment, "clusters": clusters}
-    )
+    whole = {"assignment": assignment} if clusters is None else {"assignment": assignment, "clusters": clusters}
     files = {"partition": _write_arrays(work, "", whole)}
     info: GraphInfo | None = None
     for part, shard in enumerate(shards):
@@ -268,8 +256,7 @@ def _write_arrays(work: Path, folder: str, arrays: Mapping[str, np.ndarray]) -> 
 
 
 def _put_in_place(work: Path, folder: Path) -> None:
-    """Rename the finished folder to its name; a partition that is there is moved aside first, then
-    removed."""
+    """Rename the finished folder to its name; a partition already there is moved aside, then removed."""
     mask = os.umask(0)
     os.umask(mask)
     work.chmod(0o777 & ~mask)

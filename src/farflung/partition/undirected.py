@@ -20,8 +20,7 @@ def undirected_csr(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     if len(indices) and (indices.min() < 0 or indices.max() >= n):
         edge = int(np.flatnonzero((indices < 0) | (indices >= n))[0])
         raise InputError(
-            f"graph '{graph.name}': edge {edge} comes from node {indices[edge]}, expected 0..{n - 1}: "
-            "correct the edges"
+            f"graph '{graph.name}': edge {edge} comes from node {indices[edge]}, expected 0..{n - 1}: correct the edges"
         )
     out_ptr, targets = kernels.transpose(indptr, indices)
     pairs_ptr = np.zeros(n + 1, dtype=np.int64)

@@ -5,7 +5,7 @@
     history.jsonl      one line per round, as it ends
     ledger.parquet     every byte that left a trainer or the server
     metrics.json       the result
-    checkpoint/        last and best weights and the server's optimiser, of a run that was cut short or goes on
+    checkpoint/        last and best weights, also of a run that was cut short
     model.safetensors  the chosen weights
     graph.npz          the graph, only where it was given as an object
     partition/         the partition, likewise
@@ -39,7 +39,7 @@ GRAPH, PARTITION = "graph.npz", "partition"
 _CONTENTS = (CONFIG, MANIFEST, HISTORY, LEDGER, METRICS, MODEL, CHECKPOINT, GRAPH, PARTITION)
 
 
-_KEPT = ("last", "best", "optimiser")
+_KEPT = ("last", "best")
 """What a checkpoint holds of a `Keeper`."""
 
 

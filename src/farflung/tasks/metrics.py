@@ -45,8 +45,7 @@ def count(logits: np.ndarray, y: np.ndarray) -> State:
     """
     if logits.ndim != 2 or y.shape != (logits.shape if y.ndim == 2 else logits.shape[:1]):
         raise InputError(
-            f"logits of shape {logits.shape} and labels of shape {y.shape} do not fit: "
-            "give [n, C] and [n] or [n, C]"
+            f"logits of shape {logits.shape} and labels of shape {y.shape} do not fit: give [n, C] and [n] or [n, C]"
         )
     num_classes = logits.shape[1]
     finite = np.isfinite(logits).all(axis=1)

@@ -58,6 +58,7 @@ class Team(ABC):
         """`call` with one message for all."""
         return self.call(dict.fromkeys(range(self.size), message), deadline)
 
+    @abstractmethod
     def close(self) -> None:
         """Let the trainers go."""
 

@@ -80,9 +80,7 @@ class Ledger:
             return False
         codes = np.array([self._phases.get(phase, -1) for phase in other._phases], dtype=np.int64)
         return all(
-            np.array_equal(
-                self._column(name), codes[other._column(name)] if name == "phase" else other._column(name)
-            )
+            np.array_equal(self._column(name), codes[other._column(name)] if name == "phase" else other._column(name))
             for name in _DTYPES
         )
 
@@ -162,9 +160,7 @@ class Ledger:
             raise InputError(f"'{path}' cannot be read as Parquet: give an intact ledger.parquet") from error
         version = (table.schema.metadata or {}).get(_FORMAT)
         if version != _VERSION or table.column_names != list(_DTYPES):
-            raise InputError(
-                f"'{path}' is no ledger of format {_VERSION.decode()}: give one that was saved here"
-            )
+            raise InputError(f"'{path}' is no ledger of format {_VERSION.decode()}: give one that was saved here")
         try:
             return cls._from_table(table)
         except (FarflungError, pa.ArrowException) as error:

@@ -58,9 +58,7 @@ class LinkProfile(BaseModel):
             size = np.concatenate([size, size[peer]])
             sender = np.concatenate([sender, hub])
             receiver = np.concatenate([np.where(peer, SERVER, receiver), receiver[peer]])
-        return latency + max(
-            _most_bits(sender, size) / self.up_bps, _most_bits(receiver, size) / self.down_bps
-        )
+        return latency + max(_most_bits(sender, size) / self.up_bps, _most_bits(receiver, size) / self.down_bps)
 
 
 PROFILES: dict[str, LinkProfile] = {
