@@ -57,6 +57,8 @@ def from_edges(
     src, dst, n, ids = _rows(source, destination, num_nodes, nodes)
     edges = _edge_fields(fields, len(src))
     if x is not None:
+        if "features" in fields:
+            raise InputError("from_edges: give `x` (one node type) or `features`, not both")
         fields["features"] = (x,)
     if "features" in fields:
         fields["features"] = tuple(as_features(block) for block in fields["features"])

@@ -35,7 +35,7 @@ _KNOWN = {
     "relation_names",
     "x",
 }
-_PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".joblib")
+_PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
 _CONVERT = "load it yourself if you trust it, then `save_graph(from_pyg(data), 'graph.npz')` or `Graph.from_edges(...)`"
 
 
@@ -64,6 +64,8 @@ def read_npz(path: str | Path, *, symmetric: bool = False) -> Graph:
         raise InputError(f"'{path}': array `{error.args[0]}` is missing; add it or use `Graph.from_edges`") from None
     except InputError as error:
         raise InputError(f"'{path}': {error}") from None
+    except (ValueError, TypeError, IndexError) as error:
+        raise InputError(f"'{path}': arrays do not fit the schema ({error}); use `Graph.from_edges`") from error
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:

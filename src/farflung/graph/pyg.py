@@ -38,7 +38,9 @@ def from_pyg(data: Data, *, duplicates: str = "keep", name: str = "graph") -> Gr
         )
     source, destination = _numpy(data.edge_index)
     num_nodes = _num_nodes(data)
-    fields: dict[str, Any] = {key: _numpy(data[key]) for key in (*_EDGE_FIELDS, "node_type") if key in data}
+    fields: dict[str, Any] = {
+        key: _numpy(getattr(data, key)) for key in (*_EDGE_FIELDS, "node_type") if getattr(data, key, None) is not None
+    }
     if data.x is not None:
         fields["x"] = _features(data.x)
     if data.y is not None:
@@ -102,13 +104,13 @@ def _num_nodes(data: Data) -> int:
     if "num_nodes" in data:
         return int(data.num_nodes)
     for key in ("x", "y"):
-        if data[key] is not None:
-            return int(data[key].shape[0])
+        if getattr(data, key) is not None:
+            return int(getattr(data, key).shape[0])
     raise InputError("from_pyg: `data` has neither x, y nor num_nodes; set `data.num_nodes`")
 
 
 def _splits(data: Data) -> tuple[Split, ...]:
-    present = [part for part in _PARTS if data.get(f"{part}_mask") is not None]
+    present = [part for part in _PARTS if getattr(data, f"{part}_mask", None) is not None]
     if not present:
         return ()
     if len(present) < len(_PARTS):
@@ -145,7 +147,7 @@ def _features(x: Any) -> FeatureBlock:
 def _tensor(value: FeatureBlock) -> torch.Tensor:
     if isinstance(value, sp.csr_matrix):
         indptr, indices, data = (torch.from_numpy(np.array(a)) for a in (value.indptr, value.indices, value.data))
-        return torch.sparse_csr_tensor(indptr, indices, data, size=value.shape)
+        return torch.sparse_csr_tensor(indptr, indices, data, size=value.shape, check_invariants=False)
     return torch.from_numpy(np.array(value))
 
 

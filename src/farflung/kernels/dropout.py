@@ -35,8 +35,8 @@ def _drop(values, out, threshold, scale, key):  # type: ignore[no-untyped-def]
 
 
 def drop(values: np.ndarray, share: float, key: int) -> np.ndarray:
-    """`values` (any shape, C-contiguous) with a `share` of them zero and the rest scaled by 1 / (1 - share)."""
-    out = np.empty_like(values)
+    """`values` (any shape) with a `share` of them zero and the rest scaled by 1 / (1 - share)."""
+    out = np.empty(values.shape, dtype=values.dtype)
     threshold = np.uint32(min(round(share * 2**32), 2**32 - 1))
     scale = values.dtype.type(1 / (1 - share))
     _drop(values.reshape(-1), out.reshape(-1), threshold, scale, np.uint64(key))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from farflung.methods.aggregate import refuse_non_finite, summed
@@ -50,9 +51,11 @@ class _Lazy:
     sizes: dict[int, int] = field(default_factory=dict)
     """Training nodes n_k of each trainer."""
     owing: set[int] = field(default_factory=set)
-    """Trainers whose boundary rows did not come at the last exchange."""
+    """Trainers whose boundary rows did not come, or not in numbers, to some peer."""
     holders: set[int] = field(default_factory=set)
     """Trainers that hold the layer's chosen (so far: best) weights."""
+    loaded: set[int] = field(default_factory=set)
+    """Trainers that loaded the weights of the last message."""
     last_is_chosen: bool = False
     """Whether the layer's chosen weights are those of its last round."""
 
@@ -82,8 +85,10 @@ class _Lazy:
     def train_layer(self, number: int, layer: Layer, rounds: int) -> None:
         """Train one layer with its head for at most `rounds` rounds; leaves its chosen weights in the model."""
         setting, keeper = self.setting, self.setting.keeper
+        self.holders, self.loaded = set(), set()
+        if rounds == 0:
+            return
         keeper.next_layer()
-        self.holders = set()
         optimiser = adam(setting.optim, [layer], first=number)
         limit = None if setting.train.time_limit is None else setting.train.time_limit / len(setting.model.layers)
         started, ended, better = self.team.now(), None, False
@@ -118,8 +123,9 @@ class _Lazy:
             self.round += 1
             keeper.rounds = self.round
             if behind:
-                self.catch_up(behind, number)
-            elif late := self.owing & {reply.trainer for reply in ready}:
+                self.sizes |= behind
+                self.catch_up(list(behind), number)
+            elif late := self.owing & {reply.trainer for reply in done}:
                 self.exchange(number, senders=sorted(late))
         if ended is not None:
             self._finish(number, layer, ended, better)
@@ -129,13 +135,18 @@ class _Lazy:
         """Training nodes of all trainers n."""
         return sum(self.sizes.values())
 
-    def _ready(self, done: list[Reply], kept: bool) -> tuple[list[Reply], list[int]]:
-        """The replies that took part, and the trainers that came back without their inputs."""
-        behind = [reply.trainer for reply in done if reply.scalars.get("behind")]
-        ready = [reply for reply in done if reply.trainer not in behind]
-        if kept:
-            self.holders = {reply.trainer for reply in ready}
-        return ready, behind
+    def _ready(self, done: list[Reply], kept: bool) -> tuple[list[Reply], dict[int, int]]:
+        """The replies that took part, and the trainers that came back without their inputs, with their sizes.
+
+        `kept`: the message asked to hold the weights of the one before; those who had loaded them do.
+        """
+        returned = {reply.trainer: reply.scalars["train"] for reply in done if reply.scalars.get("behind")}
+        ready = [reply for reply in done if reply.trainer not in returned]
+        answered = {reply.trainer for reply in ready}
+        self.holders = self.loaded & answered if kept else self.holders - set(returned)
+        self.loaded = answered
+        self.owing |= {owner for reply in ready for owner in reply.scalars.get("unheard", ())}
+        return ready, returned
 
     def _step(self, layer: Layer, optimiser: torch.optim.Adam, done: list[Reply]) -> None:
         """One step of the server's Adam on the gradient of the mean loss over the training nodes present."""
@@ -152,7 +163,9 @@ class _Lazy:
 
     def _close(self, ended: Round, replies: list[Reply]) -> bool:
         """Complete a round's record with the score that its weights got; True if they are the best so far."""
-        val = finish(merge(metric_state(reply.arrays) for reply in replies)) if replies else None
+        states = [metric_state(reply.arrays) for reply in replies]
+        finite = [state for state in states if all(np.isfinite(counts).all() for counts in state.values())]
+        val = finish(merge(finite)) if finite else None
         better = self.setting.keeper.offer(ended.round, self.setting.model.state_dict(), val)
         self.setting.journal.round(replace(ended, val=val, best=better))
         return better
@@ -163,7 +176,8 @@ class _Lazy:
         message = Message("score", {"layer": number, "keep": better}, {"evaluation": flat.pack(layer)})
         replies = require_some(self.team.broadcast(message, self.setting.train.deadline), "score")
         ready, _ = self._ready(replies, better)
-        self.last_is_chosen = self._close(ended, ready) or self.setting.train.keep == "last"
+        last_is_best = self._close(ended, ready) or not self.setting.keeper.best
+        self.last_is_chosen = last_is_best or self.setting.train.keep == "last"
         if self.last_is_chosen:
             self.holders = {reply.trainer for reply in ready}
         self.setting.model.load_state_dict(self.setting.keeper.chosen(self.setting.train.keep))
@@ -191,8 +205,6 @@ class _Lazy:
         In the end their own rows go to the peers, which had to do without.
         """
         self.team.begin(self.round, "catch-up")
-        hello = self.team.call(dict.fromkeys(returned, Message("hello")), self.setting.train.deadline)
-        self.sizes |= {reply.trainer: reply.scalars["train"] for reply in hello if reply.done}
         for below in range(layer + 1):
             others = [k for k in self.everyone if k not in returned]
             self.exchange(below, senders=[*others, *returned], receivers=returned)

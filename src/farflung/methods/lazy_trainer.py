@@ -47,7 +47,10 @@ class LazyTrainer(Trainer):
         return Message("boundary", {}, arrays)
 
     def on_halo(self, message: Message) -> Message:
-        """Take rows of the halo from peers and gather the layer's inputs; owners that did not send are left out."""
+        """Take rows of the halo from peers and gather the layer's inputs.
+
+        Owners that did not send, or not in finite numbers, are left out.
+        """
         layer = message.scalars["layer"]
         if layer >= len(self.embeddings):
             return Message("halo", {"behind": True})
@@ -56,7 +59,9 @@ class LazyTrainer(Trainer):
         elif not message.arrays:
             return Message("halo")
         for peer in {int(name.split("/")[1]) for name in message.arrays}:
-            self.halo[peer] = _from_arrays(message.arrays, peer, self.embeddings[layer].shape[1])
+            rows = _from_arrays(message.arrays, peer, self.embeddings[layer].shape[1])
+            if _finite(rows):
+                self.halo[peer] = rows
         self._gather(layer)
         self.clock.worked("gather")
         return Message("halo")
@@ -64,17 +69,19 @@ class LazyTrainer(Trainer):
     def on_gradient(self, message: Message) -> Message:
         """The gradient of this trainer's share n_k / n of the loss at the weights sent, and their validation counts.
 
-        `keep`: the weights of the message before are the best so far; hold a copy.
+        `keep`: the weights of the message before are the best so far; hold a copy. The answer names owners whose
+        rows of the halo are missing as `unheard`.
         """
         if self.layer is None or self.layer != message.scalars["layer"]:
-            return Message("gradient", {"behind": True})
+            return Message("gradient", self._behind())
         model = self._layer
         self._keep(message)
         flat.load(model, message.arrays["weights"])
         arrays = self._score() if message.scalars["score"] else {}
         model.zero_grad()
-        share, loss = len(self.rows["train"]) / message.scalars["of"], None
-        if share:
+        loss = None
+        if len(self.rows["train"]):
+            share = len(self.rows["train"]) / message.scalars["of"]
             key = derive(self.spec.seed, "dropout", self.layer, message.scalars["round"], self.shard.part)
             logits = model.predict(self.train_gathered, key)
             part = self.task.loss(logits, self.train_targets) * share
@@ -83,12 +90,13 @@ class LazyTrainer(Trainer):
         arrays["gradients"] = flat.pack_gradients(model)
         self.clock.worked("step")
         finite = loss is None or bool(np.isfinite(loss))
-        return Message("gradient", {"loss": loss if finite else None, "finite": finite}, arrays)
+        unheard = {"unheard": missing} if (missing := self._unheard()) else {}
+        return Message("gradient", {"loss": loss if finite else None, "finite": finite, **unheard}, arrays)
 
     def on_score(self, message: Message) -> Message:
         """Validation counts of the layer's last weights."""
         if self.layer != message.scalars["layer"]:
-            return Message("score", {"behind": True})
+            return Message("score", self._behind())
         self._keep(message)
         flat.load(self._layer, message.arrays["evaluation"])
         return Message("score", {}, self._score())
@@ -108,6 +116,16 @@ class LazyTrainer(Trainer):
         self.embeddings[layer + 1 :] = [h.numpy()]
         self.clock.worked("embed")
         return Message("embed")
+
+    def _behind(self) -> dict[str, bool | int]:
+        """What one says that lacks the inputs of the layer in training."""
+        return {"behind": True, "train": len(self.rows["train"])}
+
+    def _unheard(self) -> list[int]:
+        """Owners of halo nodes whose rows did not come."""
+        if self.model.aggregation == "none":
+            return []
+        return [owner for owner in np.flatnonzero(np.diff(self.shard.halo_ptr)).tolist() if owner not in self.halo]
 
     @property
     def _layer(self) -> Layer:
@@ -165,6 +183,11 @@ def _from_arrays(arrays: Mapping[str, np.ndarray], peer: int, width: int) -> Fea
         return mine[str(peer)]
     data, indices, indptr = (mine[f"{peer}/{part}"] for part in ("data", "indices", "indptr"))
     return sp.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, width))
+
+
+def _finite(rows: FeatureBlock) -> bool:
+    """Whether all entries are finite."""
+    return bool(np.isfinite(rows.data if sp.issparse(rows) else rows).all())
 
 
 def _blank(h: FeatureBlock, count: int) -> FeatureBlock:

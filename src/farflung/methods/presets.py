@@ -58,7 +58,7 @@ _ALONE = (*_ALWAYS, "train.interval")
 _AVERAGING = (*_ALWAYS, "train.interval", "train.deadline", "partition.*", "link")
 _LAZY = (*_ALWAYS, "train.deadline", "partition.*", "link")
 
-# One model and one optimiser for all methods that are compared with each other, RETEXO's (arXiv 2302.13053, authors' code).
+# One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code).
 _MODEL = {"layers": 2, "hidden": 256, "norm": "layer", "activation": "relu", "dropout": 0.3}
 _OPTIM = {"lr": 0.003, "weight_decay": 5e-4}
 

@@ -57,6 +57,7 @@ def train(setting: Setting) -> None:
             weights = weighted_mean([reply.arrays["weights"] for reply in done], shares)
         current = _hand_out(setting, weights, reset=refused)
         score = team.evaluate(weights)
+        setting.keeper.rounds = round + 1
         setting.journal.round(
             Round(
                 round=round,
@@ -70,7 +71,6 @@ def train(setting: Setting) -> None:
             )
         )
         round += 1
-        setting.keeper.rounds = round
         steps += interval.n if isinstance(interval, Steps) else 0
 
 

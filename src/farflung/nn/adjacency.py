@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from farflung.errors import InputError
 from farflung.graph import Graph
 from farflung.kernels import Pattern, SparseMatrix
 from farflung.partition import Shard, local_edge_weight, local_edges
@@ -32,6 +33,8 @@ def adjacency(
     (Kipf and Welling, arXiv 1609.02907). `none`: no matrix.
     `degree` float64 [K]: in-degree without loops, over the whole graph where results must not depend on the cut.
     `present` bool [K] or None: sources that are not present are left out (a mean is over the rest).
+
+    Raises `InputError` where negative weights leave `gcn` a degree that has no root.
     """
     if aggregation == "none":
         return None
@@ -47,6 +50,12 @@ def adjacency(
         total = np.bincount(rows, weights=values, minlength=num_rows)
         values = values / np.where(total == 0, 1, total)[rows]
     else:
+        if degree.min(initial=0) <= -1:
+            row = int(np.argmin(degree))
+            raise InputError(
+                f"edge_weight: the in-edges of node {row} weigh {degree[row]:g} together, and GCN needs more than -1: "
+                "give weights >= 0, or choose the encoder sage"
+            )
         scale = 1 / np.sqrt(degree + 1)
         values = values * scale[rows] * scale[indices]
         # The loop of row i goes in front of the row's edges, so that sums run in one order in every shard.

@@ -81,6 +81,16 @@ class SAGEConv(Conv):
         assert matrix is not None
         return (_first(h, matrix.shape[0]), Product(matrix, h))
 
+    def combine(self, gathered: Gathered, key: int | None = None) -> torch.Tensor:
+        own, mean = gathered
+        root, neighbour = self.weights
+        narrower = root.shape[1] < root.shape[0]
+        if not (narrower and isinstance(mean, Product) and mean.factor is own) or (key is not None and self.dropout):
+            return super().combine(gathered, key)
+        both = times(own, torch.cat([root, neighbour], dim=1))  # one pass over h instead of two
+        out = root.shape[1]
+        return both[:, :out] + self.bias + mean.adjacency @ both[:, out:]
+
 
 class DenseConv(Conv):
     """`h_i W + b`: no neighbours. The layer of an MLP."""

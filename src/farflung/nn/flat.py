@@ -15,12 +15,12 @@ def pack(module: nn.Module) -> np.ndarray:
 
 def unpack(module: nn.Module, vector: np.ndarray) -> dict[str, torch.Tensor]:
     """A flat vector as named tensors shaped like `module`'s state; copies. Raises ValueError on another length."""
+    tensors = module.state_dict()
+    _check_length(vector, sum(value.numel() for value in tensors.values()))
     state, at = {}, 0
-    for name, value in module.state_dict().items():
+    for name, value in tensors.items():
         state[name] = torch.from_numpy(vector[at : at + value.numel()].copy()).reshape(value.shape)
         at += value.numel()
-    if at != len(vector):
-        raise ValueError(f"a vector of {len(vector)} numbers does not fit a module of {at}")
     return state
 
 
@@ -36,9 +36,15 @@ def pack_gradients(module: nn.Module) -> np.ndarray:
 
 
 def set_gradients(module: nn.Module, vector: np.ndarray) -> None:
-    """Set the gradients of all parameters from a flat vector."""
+    """Set the gradients of all parameters from a flat vector [P]. Raises ValueError on another length."""
+    _check_length(vector, sum(parameter.numel() for parameter in module.parameters()))
     at = 0
     for parameter in module.parameters():
         part = vector[at : at + parameter.numel()]
         parameter.grad = torch.from_numpy(part.copy()).reshape(parameter.shape).to(parameter.dtype)
         at += parameter.numel()
+
+
+def _check_length(vector: np.ndarray, expected: int) -> None:
+    if len(vector) != expected:
+        raise ValueError(f"a vector of {len(vector)} numbers does not fit a module of {expected}")

@@ -9,6 +9,7 @@ import numpy as np
 from farflung.errors import InputError
 from farflung.partition.arrays import edge_arrays, node_arrays
 from farflung.partition.shard import Shard
+from farflung.partition.shards import degree_without_loops
 
 
 def check_shards(shards: Sequence[Shard], assignment: np.ndarray) -> None:
@@ -66,6 +67,8 @@ def _check_one(shard: Shard, part: int, num_parts: int, assignment: np.ndarray) 
     for name, array in edge_arrays(shard).items():
         if len(array) != len(shard.indices):
             _fail(part, name, f"has {len(array)} rows, expected {len(shard.indices)}")
+    if not np.array_equal(shard.degree[:n], degree_without_loops(shard)):
+        _fail(part, "degree", "differs from what the part's edges give")
     _check_features(shard, part)
 
 

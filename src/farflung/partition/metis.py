@@ -60,8 +60,8 @@ def metis_parts(graph: Graph, num_parts: int, seed: int, balance: Literal["nodes
 
 def _run_child(arrays: dict[str, np.ndarray], options: list[str]) -> np.ndarray:
     """Hand the arrays to the child as .npy files in a temporary folder and read its result."""
-    with tempfile.TemporaryDirectory(prefix="farflung-metis-") as folder:
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="farflung-metis-") as folder:
             for name, array in arrays.items():
                 np.save(Path(folder, f"{name}.npy"), array, allow_pickle=False)
             done = subprocess.run(
@@ -71,15 +71,15 @@ def _run_child(arrays: dict[str, np.ndarray], options: list[str]) -> np.ndarray:
                 errors="replace",
                 stdin=subprocess.DEVNULL,
             )
-        except OSError as error:
-            raise PartitionerError(
-                f"METIS: its process could not be started in {folder} ({error}): free disk space or memory, "
-                "or cut with by='random'"
-            ) from error
-        result = Path(folder, "parts.npy")
-        if done.returncode != 0 or not result.exists():
-            raise PartitionerError(_describe(done.returncode, done.stderr))
-        return np.load(result, allow_pickle=False)
+            result = Path(folder, "parts.npy")
+            if done.returncode != 0 or not result.exists():
+                raise PartitionerError(_describe(done.returncode, done.stderr))
+            return np.load(result, allow_pickle=False)
+    except OSError as error:
+        raise PartitionerError(
+            f"METIS: its process could not be started or fed ({error}): free memory and temporary disk space, "
+            "or cut with by='random'"
+        ) from error
 
 
 def _describe(code: int, stderr: str) -> str:
@@ -93,6 +93,7 @@ def _describe(code: int, stderr: str) -> str:
         if name == "SIGKILL":
             how += ", most likely for lack of memory"
     else:
-        lines = stderr.strip().splitlines()
-        how = f"ended with exit code {code}" + (f" ({lines[-1].strip()})" if lines else "")
+        lines = [line.strip(" *") for line in stderr.splitlines() if line.strip()]
+        lines = [line.strip(" *") for line in stderr.splitlines() if line.startswith("***")] or lines
+        how = f"ended with exit code {code}" + (f" ({lines[-1]})" if lines else "")
     return f"METIS: its process {how}: use a machine with more memory, fewer clusters, or by='random'"

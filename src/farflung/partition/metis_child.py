@@ -21,8 +21,10 @@ def main(folder: Path, num_parts: int, seed: int, recursive: bool) -> None:
     weights = folder / "vweights.npy"
     _, parts = pymetis.part_graph(
         num_parts,
-        xadj=xadj.astype(dtype),
-        adjncy=np.load(folder / "adjncy.npy", allow_pickle=False).astype(dtype, copy=False),
+        pymetis.CSRAdjacency(
+            adj_starts=xadj.astype(dtype),
+            adjacent=np.load(folder / "adjncy.npy", allow_pickle=False).astype(dtype, copy=False),
+        ),
         vweights=np.load(weights, allow_pickle=False).astype(dtype) if weights.exists() else None,
         recursive=recursive,
         options=pymetis.Options(seed=seed),

@@ -117,6 +117,8 @@ class Partition:
         """
         if isinstance(self.shards, store.StoredShards):
             self.shards.verify_checksums()
+        if self.manifest.get("digest", self.digest) != self.digest:
+            raise InputError("partition: the assignment differs from the digest in the manifest: write it anew")
         check_shards(self.shards, self.assignment)
 
 

@@ -115,11 +115,11 @@ def graph_info(graph: Graph) -> GraphInfo:
     )
 
 
-def global_degree(graph: Graph) -> np.ndarray:
-    """In-degree without loops, or the sum of their weights where edges carry them. float64 [N]."""
-    if graph.edge_weight is None:
-        return kernels.degree_without_loops(graph.indptr, graph.indices)
-    return kernels.weighted_degree_without_loops(graph.indptr, graph.indices, graph.edge_weight)
+def degree_without_loops(of: Graph | Shard) -> np.ndarray:
+    """In-edges that are no loops, or the sum of their weights where edges carry them. float64 [N] or [n]."""
+    if of.edge_weight is None:
+        return kernels.degree_without_loops(of.indptr, of.indices)
+    return kernels.weighted_degree_without_loops(of.indptr, of.indices, of.edge_weight)
 
 
 class _Builder:
@@ -129,7 +129,7 @@ class _Builder:
         self.graph = graph
         self.layout = layout
         self.info = graph_info(graph)
-        self.degree = global_degree(graph)
+        self.degree = degree_without_loops(graph)
         self.halo_ptrs = [layout.halo_ptr(part) for part in range(layout.num_parts)]
         self.local = np.empty(graph.num_nodes, dtype=graph.indices.dtype)
         self.rows = rows_in_type(graph.node_type, len(graph.features))

@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -274,13 +274,13 @@ def _put_in_place(work: Path, folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file or a folder to disk, as far as the system can."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        with suppress(OSError):
+    """Flush a file or a folder to disk; that some systems cannot do so for folders is no failure."""
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+        try:
             os.fsync(handle)
-    finally:
-        os.close(handle)
+        finally:
+            os.close(handle)
 
 
 def _sha256(path: Path) -> str:

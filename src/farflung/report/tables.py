@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 from farflung.report.units import seconds, size
 
 
+def console() -> Console:
+    """Standard output; a file or pipe, which has no width of its own, gets room enough for any table here."""
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140, highlight=False)
+
+
 def comparison_table(graph: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """One row per method: test and validation metric in per cent, bytes, time."""
-    table = Table(title=f"{graph}: mean ± sd over seeds", box=SIMPLE_HEAD, title_justify="left")
+    seeds = max((len(row["seeds"]) for row in rows), default=0)
+    title = f"{graph}: mean ± sd over {seeds} seed{'' if seeds == 1 else 's'}"
+    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     table.add_column("method", no_wrap=True)
-    for name in (f"test {metric} %", f"val {metric} %", "bytes", "training bytes", "fewer", "clock", "wall"):
+    metric = f"{metric} %"
+    for name in (f"test\n{metric}", f"val\n{metric}", "bytes", "of them\ntraining", "times\nfewer", "clock", "here"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         clock = row["seconds"]
@@ -35,8 +46,8 @@ def comparison_table(graph: str, metric: str, rows: Sequence[Mapping[str, Any]])
 def listing(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A plain list of texts."""
     table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left")
-    for name in columns:
-        table.add_column(name)
+    for place, name in enumerate(columns):
+        table.add_column(name, no_wrap=place == 0)
     for row in rows:
         table.add_row(*(str(cell).replace("[", r"\[") for cell in row))
     return table

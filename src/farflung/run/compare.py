@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from farflung.methods.presets import preset, users_of
 from farflung.partition import Partition
 from farflung.run.config import RunConfig, flatten, parse_assignments, resolve
 from farflung.run.folder import read_json, write_json
+from farflung.run.source import dressed, open_graph
+from farflung.run.train import JournalMaker, execute
 
 RESULT = "compare.json"
 CELLS = "cells"
@@ -80,7 +83,7 @@ def parse_methods(text: str) -> list[MethodSpec]:
         found = re.fullmatch(r"([^\[\]]+)(?:\[([^\[\]]*)\])?", label)
         if not found:
             raise InputError(f"'{label}' is no method: write name or name[option=value,option=value]")
-        method = found[1].strip()
+        method = preset(found[1].strip()).name
         options = parse_assignments([part for part in (found[2] or "").split(",") if part.strip()])
         for path in options:
             if not preset(method).uses_option(path):
@@ -181,13 +184,15 @@ def _earlier(path: Path, cell: Cell) -> dict[str, Any] | None:
     if not path.exists():
         return None
     record: dict[str, Any] = read_json(path)
+    if "error" in record:
+        return None
     if record.get("config") != cell.config.dump():
         theirs, ours = flatten(record.get("config", {})), flatten(cell.config.dump())
-        differing = [path for path in ours if theirs.get(path) != ours[path]]
+        differing = [option for option in ours if theirs.get(option) != ours[option]]
         raise InputError(
             f"{path} was made with other options ({', '.join(differing)}): choose another --out, or remove the file"
         )
-    return None if "error" in record else record
+    return record
 
 
 def _run(cell: Cell, runner: Runner) -> dict[str, Any]:
@@ -197,7 +202,7 @@ def _run(cell: Cell, runner: Runner) -> dict[str, Any]:
     except FarflungError as error:
         return {**record, "error": f"{error}"}
     except Exception as error:
-        return {**record, "error": f"{type(error).__name__}: {error}"}
+        return {**record, "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
 
 
 def summarise(records: Sequence[Mapping[str, Any]]) -> Comparison:
@@ -208,7 +213,7 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> Comparison:
     labels = dict.fromkeys(str(record["label"]) for record in records)
     good = {label: [r for r in records if r["label"] == label and "error" not in r] for label in labels}
     metric = next((str(r["result"]["metric"]) for rs in good.values() for r in rs), "")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for label, mine in good.items():
         results = [record["result"] for record in mine]
         rows.append(
@@ -227,9 +232,7 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> Comparison:
     most = max((row["training_bytes"] or 0 for row in rows), default=0)
     for row in rows:
         row["times_fewer"] = most / row["training_bytes"] if row["training_bytes"] else None
-    failed = tuple(
-        {"label": r["label"], "seed": r["seed"], "error": r["error"]} for r in records if "error" in r
-    )
+    failed = tuple({"label": r["label"], "seed": r["seed"], "error": r["error"]} for r in records if "error" in r)
     graph = str(records[0]["config"]["graph"]) if records else ""
     return Comparison(graph, metric, tuple(rows), failed)
 
@@ -259,6 +262,31 @@ def read_comparison(out: Path) -> Comparison:
     return Comparison(content["graph"], content["metric"], tuple(content["methods"]), tuple(content["failed"]))
 
 
+class Trained:
+    """A runner that trains: it reads the graph once, and sees at once whether the cells' options fit it."""
+
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        given: Graph | Partition | None = None,
+        journal: JournalMaker | None = None,
+    ) -> None:
+        """`cells`: all of one graph, or of the `given` one. Raises InputError for a graph, features or split that
+        cannot be."""
+        if given is None:
+            graph, parts = open_graph(cells[0].config.graph)
+            given = graph if parts is None else parts
+        self._given = given
+        self._journal = journal
+        for cell in cells:
+            if cell.seed == cells[0].seed:
+                dressed(cell.config, given)
+
+    def __call__(self, cell: Cell) -> dict[str, Any]:
+        run = execute(cell.config, given=self._given, journal=self._journal)
+        return {**run.metrics, "metric": run.config.metric, "threads": run.config.threads}
+
+
 def compare(
     graph: str | Graph | Partition,
     methods: str | Sequence[str],
@@ -279,20 +307,12 @@ def compare(
     Raises:
         InputError: as on the command line. A cell that fails is in `failed` of the answer.
     """
-    from farflung.run.train import execute
-
     specs = parse_methods(methods if isinstance(methods, str) else ",".join(methods))
     which = range(seeds) if isinstance(seeds, int) else seeds
     name = graph if isinstance(graph, str) else getattr(graph, "name", "given partition")
     given = None if isinstance(graph, str) else graph
-
-    def runner(cell: Cell) -> Mapping[str, Any]:
-        run = execute(cell.config, given=given)
-        return {**run.metrics, "metric": run.config.metric}
-
     cells = plan(name, specs, list(which), options)
+    runner = Trained(cells, given)
     if out is None:
         return summarise([_run(cell, runner) for cell in cells])
     return run_grid(cells, Path(out), runner)
-
-

@@ -8,17 +8,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from farflung.errors import InputError
-from farflung.methods.config import TrainConfig
-from farflung.nn.optim import OptimConfig
+from farflung.methods.config import Seconds, TrainConfig
 from farflung.methods.presets import PRESETS, preset, users_of
 from farflung.nn.config import ModelConfig
+from farflung.nn.optim import OptimConfig
 from farflung.partition.config import PartitionConfig
+from farflung.team.link import parse_profile
 
 
 class RunConfig(BaseModel):
@@ -40,7 +41,7 @@ class RunConfig(BaseModel):
     optim: OptimConfig = OptimConfig()
     train: TrainConfig = TrainConfig()
     partition: PartitionConfig = PartitionConfig()
-    link: str = Field(
+    link: Annotated[str, AfterValidator(lambda text: str(parse_profile(text)))] = Field(
         "datacentre", description="link profile: its name, or up=..,down=..,latency=.. (models the network's time)"
     )
     metric: str | None = Field(None, description="validation metric to maximise; default: the task's own")
@@ -104,10 +105,7 @@ def option_path(name: str) -> str:
     if key in _SHORT:
         return _SHORT[key]
     section = key.partition(".")[0]
-    if section in _SECTIONS:
-        known = [path for path in OPTIONS if path.startswith(f"{section}.")]
-    else:
-        known = list(OPTIONS)
+    known = [path for path in OPTIONS if section not in _SECTIONS or path.startswith(f"{section}.")]
     close = difflib.get_close_matches(key, [*_SHORT, *OPTIONS], n=1, cutoff=0.7)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
     raise InputError(f"unknown option '{name}'{hint}: choose from {', '.join(known)}")
@@ -145,9 +143,7 @@ def _validated(nested: Mapping[str, Any]) -> RunConfig:
         reason = first["msg"].removeprefix("Value error, ")
         if isinstance(first.get("ctx", {}).get("error"), InputError):
             raise InputError(f"option '{path}': {reason}") from None
-        raise InputError(
-            f"option '{path}' cannot be '{first['input']}': {reason[:1].lower()}{reason[1:]}"
-        ) from None
+        raise InputError(f"option '{path}' cannot be '{first['input']}': {reason[:1].lower()}{reason[1:]}") from None
 
 
 def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
@@ -187,6 +183,12 @@ def base_options(method: str) -> dict[str, Any]:
     return flat
 
 
+def preset_yaml(method: str) -> str:
+    """The options that a method uses, with its preset's values, as YAML for a configuration file."""
+    used = {path: value for path, value in base_options(method).items() if preset(method).uses_option(path)}
+    return yaml.safe_dump(_nest(used), sort_keys=False)
+
+
 def resolve(
     given: Mapping[str, Any],
     *,
@@ -216,8 +218,14 @@ def resolve(
     config = _validated(_nest({**base, **from_file, **by_hand}))
     plain = flatten(_validated(_nest({**base, "graph": config.graph})).dump())
     differs = {path for path, value in flatten(config.dump()).items() if value != plain[path]}
-    check_used(method, [path for path in (*by_hand, *from_file) if path in by_hand or path in differs])
-    _check_partition(config, [path for path in by_hand if path.startswith("partition.")])
+    chosen = [path for path in (*by_hand, *from_file) if path in by_hand or path in differs]
+    check_used(method, chosen)
+    _check_partition(config, chosen)
+    if isinstance(config.train.interval, Seconds) and config.train.time_limit is None:
+        raise InputError(
+            f"option 'train.interval' is a time ({config.train.interval}): "
+            "add a time limit, such as train.time_limit=60s"
+        )
     return config
 
 
@@ -234,7 +242,7 @@ _ONLY_WITH = {"partition.clusters": "supernode", "partition.balance": "mincut", 
 
 
 def _check_partition(config: RunConfig, paths: Sequence[str]) -> None:
-    """Raise InputError if a partition option was set by hand on which the way of cutting does not act."""
+    """Raise InputError if a partition option among `paths` does nothing in the chosen way of cutting."""
     for path in paths:
         needed = _ONLY_WITH.get(path, config.partition.by)
         if needed != config.partition.by:

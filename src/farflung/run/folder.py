@@ -1,14 +1,14 @@
 """The run folder: one run's configuration, history, ledger, metrics and weights, each written whole or not at all.
 
-    config.yaml        every option, resolved: `farflung train --config DIR/config.yaml --out NEW` repeats the run
-    manifest.json      format version, tool versions, threads, seeds, digests, the model's shape
-    history.jsonl      one line per round, as it ends
-    ledger.parquet     every byte that left a trainer or the server
-    metrics.json       the result
-    checkpoint/        last and best weights, also of a run that was cut short
-    model.safetensors  the chosen weights
-    graph.npz          the graph, only where it was given as an object
-    partition/         the partition, likewise
+config.yaml        every option, resolved: `farflung train --config DIR/config.yaml --out NEW` repeats the run
+manifest.json      format version, tool versions, threads, seeds, digests, the model's shape
+history.jsonl      one line per round, as it ends
+ledger.parquet     every byte that left a trainer or the server
+metrics.json       the result
+checkpoint/        last and best weights, also of a run that was cut short
+model.safetensors  the chosen weights
+graph.npz          the graph, only where it was given as an object
+partition/         the partition, likewise
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def read_json(path: Path) -> Any:
 
 def write_weights(path: Path, weights: Weights) -> None:
     """Write named tensors as safetensors, atomically."""
-    tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
     write_atomic(path, lambda temporary: save_file(tensors, temporary))
 
 
@@ -101,7 +101,9 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError):
-        raise InputError(f"{path} cannot be read as safetensors: the run has not come that far, or it is damaged") from None
+        raise InputError(
+            f"{path} cannot be read as safetensors: the run has not come that far, or it is damaged"
+        ) from None
 
 
 class RunFolder:
@@ -131,9 +133,7 @@ class RunFolder:
             with tempfile.NamedTemporaryFile(dir=root):
                 pass
         except OSError as error:
-            raise InputError(
-                f"run folder {root} cannot be written ({error.strerror}): choose another --out"
-            ) from None
+            raise InputError(f"run folder {root} cannot be written ({error.strerror}): choose another --out") from None
         return folder
 
     @classmethod
@@ -141,11 +141,14 @@ class RunFolder:
         """The run folder at `path`. Raises InputError if there is none, or one of a later format."""
         folder = cls(Path(path))
         if not (folder.path / CONFIG).is_file():
-            raise InputError(f"{folder.path} is no run folder (no {CONFIG} in it): name one that `farflung train --out` made")
+            raise InputError(
+                f"{folder.path} is no run folder (no {CONFIG} in it): name one that `farflung train --out` made"
+            )
         version = folder.manifest().get("format_version")
         if not isinstance(version, int) or version > FORMAT_VERSION:
             raise InputError(
-                f"{folder.path} has format version {version}, this Farflung reads up to {FORMAT_VERSION}: upgrade farflung"
+                f"{folder.path} has format version {version}, this Farflung reads up to {FORMAT_VERSION}: "
+                "upgrade farflung"
             )
         return folder
 

@@ -19,7 +19,9 @@ from farflung.errors import FarflungError
 from farflung.methods.base import Journal, Keeper, Round
 from farflung.report.units import seconds as in_seconds
 from farflung.report.units import size
+from farflung.run.config import RunConfig
 from farflung.run.folder import HISTORY, RunFolder
+from farflung.team import Ledger
 
 CHECKPOINT_EVERY = 60.0
 """Seconds between two checkpoints of a run with a folder."""
@@ -72,7 +74,8 @@ class FolderJournal:
             self._stream.flush()
         except OSError as error:
             raise FarflungError(
-                f"{self._folder.path / HISTORY} cannot be written ({error.strerror}): make room; the checkpoint is whole"
+                f"{self._folder.path / HISTORY} cannot be written ({error.strerror}): make room; "
+                "the last checkpoint is whole"
             ) from error
         if self._now() - self._saved >= CHECKPOINT_EVERY:
             self._folder.write_checkpoint(self._keeper)
@@ -138,6 +141,7 @@ class ScreenJournal:
         console: Console | None = None,
         *,
         plain: bool = False,
+        transient: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._method = method
@@ -149,7 +153,7 @@ class ScreenJournal:
         self._printed = float("-inf")
         self._absent: Mapping[int, str] = {}
         lively = self._console.is_terminal and not self._console.is_dumb_terminal and not plain
-        self._live = Live(self, console=self._console, refresh_per_second=4, transient=False) if lively else None
+        self._live = Live(self, console=self._console, refresh_per_second=4, transient=transient) if lively else None
 
     def __enter__(self) -> ScreenJournal:
         if self._live:
@@ -215,7 +219,8 @@ class ScreenJournal:
         """The live display; drawn anew four times a second, so that the time to the next aggregation runs."""
         now, record = self._now, self._now.record
         table = Table.grid(padding=(0, 2))
-        cells = [Text(self._method, style="bold"), f"{now.phase or 'setting up'} {self._of(now.round)}"]
+        phase = f"{now.phase or 'setting up'} {self._of(now.round)}"
+        cells: list[str | Text] = [Text(self._method, style="bold"), phase]
         if record is not None:
             if record.loss is not None:
                 cells.append(f"loss {record.loss:.4f}")
@@ -233,3 +238,12 @@ class ScreenJournal:
             cells.append(Text(f"absent: {missing}", style="yellow"))
         table.add_row(*cells)
         return table
+
+
+def screen_journal(*, plain: bool = False, transient: bool = False) -> Callable[[RunConfig, Ledger], ScreenJournal]:
+    """A maker of screen journals, for `execute`. `transient`: the live display goes away when the run ends."""
+
+    def make(config: RunConfig, ledger: Ledger) -> ScreenJournal:
+        return ScreenJournal(config.method, config.metric or "", ledger.total, plain=plain, transient=transient)
+
+    return make

@@ -45,6 +45,23 @@ def prepare(config: RunConfig, given: Graph | Partition | None = None) -> Source
     Raises:
         InputError: anything about the graph, its split, features, parts or labels that does not fit.
     """
+    config, raw, parts, graph = dressed(config, given)
+    if preset(config.method).procedure.whole:
+        whole = np.zeros(graph.num_nodes, dtype=np.int32)
+        return Source(config, graph, Partition.of(graph, whole, 1), fingerprint(raw), 0.0)
+    if parts is not None:
+        return Source(as_cut(config, parts), graph, recut(parts, raw, graph), fingerprint(raw), 0.0)
+    parts, seconds = cut(graph, config)
+    return Source(config, graph, parts, fingerprint(raw), seconds)
+
+
+def dressed(
+    config: RunConfig, given: Graph | Partition | None = None
+) -> tuple[RunConfig, Graph, Partition | None, Graph]:
+    """Configuration, graph and parts as they came, and the graph with features and split; fit for training.
+
+    Raises InputError as `prepare`.
+    """
     if given is None:
         raw, parts = open_graph(config.graph, symmetric=config.symmetric)
     else:
@@ -52,18 +69,30 @@ def prepare(config: RunConfig, given: Graph | Partition | None = None) -> Source
     config = complete(config, raw)
     graph = dress(raw, config)
     _check_task(graph)
-    if preset(config.method).procedure.whole:
-        whole = np.zeros(graph.num_nodes, dtype=np.int32)
-        return Source(config, graph, Partition.of(graph, whole, 1), fingerprint(raw), 0.0)
-    if parts is not None:
-        config = _as_cut(config, parts)
-        if graph is not raw:
-            names = parts.manifest.get("part_names")
-            parts = Partition.of(graph, parts.assignment, parts.num_parts, by=parts.by, part_names=names)
-        return Source(config, graph, parts, fingerprint(raw), 0.0)
+    return config, raw, parts, graph
+
+
+def cut(graph: Graph, config: RunConfig) -> tuple[Partition, float]:
+    """The graph cut as the configuration says, and the seconds that it took."""
     start = time.perf_counter()
     parts = cut_graph(graph, config.partition, config.seed)
-    return Source(config, graph, parts, fingerprint(raw), time.perf_counter() - start)
+    return parts, time.perf_counter() - start
+
+
+def recut(parts: Partition, raw: Graph, graph: Graph) -> Partition:
+    """The same parts of `graph`, which is `raw` with other features or another split; themselves if it is `raw`."""
+    if graph is raw:
+        return parts
+    return Partition.of(
+        graph,
+        parts.assignment,
+        parts.num_parts,
+        by=parts.by,
+        options=parts.manifest.get("options"),
+        seed=parts.manifest.get("seed"),
+        clusters=parts.clusters,
+        part_names=parts.manifest.get("part_names"),
+    )
 
 
 def open_graph(name: str, *, symmetric: bool = False) -> tuple[Graph, Partition | None]:
@@ -77,7 +106,9 @@ def _as_given(given: Graph | Partition, *, symmetric: bool) -> tuple[Graph, Part
     if isinstance(given, Graph):
         return symmetrise(given) if symmetric else given, None
     if symmetric and not is_symmetric(given.graph()):
-        raise InputError("the graph is cut already and not symmetric: cut it anew with `farflung partition --symmetric`")
+        raise InputError(
+            "the graph is cut already and not symmetric: cut it anew with `farflung partition --symmetric`"
+        )
     return given.graph(), given
 
 
@@ -117,7 +148,7 @@ def _check_task(graph: Graph) -> None:
         raise InputError(f"graph '{graph.name}' has no training node in its split: choose another split")
 
 
-def _as_cut(config: RunConfig, parts: Partition) -> RunConfig:
+def as_cut(config: RunConfig, parts: Partition) -> RunConfig:
     """The configuration with the parts that the graph came in. Raises InputError where it asks for others."""
     usual = base_options(config.method)
     found = {"partition.by": "given", "partition.parts": parts.num_parts}
@@ -125,7 +156,8 @@ def _as_cut(config: RunConfig, parts: Partition) -> RunConfig:
         path = f"partition.{leaf}"
         if value != usual[path] and value != found.get(path):
             raise InputError(
-                f"'{config.graph}' is cut already, into {parts.num_parts} parts: drop option '{path}' or name the uncut graph"
+                f"'{config.graph}' is cut already, into {parts.num_parts} parts: "
+                f"drop option '{path}', or name the uncut graph"
             )
     return config.replace(partition__by="given", partition__parts=parts.num_parts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ from farflung.team import Clock, FaultPlan, Ledger, parse_profile
 from farflung.team.local import LocalTeam
 from farflung.trainer import TrainerSpec
 
-JournalMaker = Callable[[RunConfig, Ledger], Journal]
-"""Makes a journal for a run that is about to begin."""
+JournalMaker = Callable[[RunConfig, Ledger], AbstractContextManager[Journal]]
+"""Makes a journal for a run that is about to begin; it is left when the run ends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def train(
         given=given,
         out=out,
         overwrite=overwrite,
-        journal=None if journal is None else lambda _config, _ledger: journal,
+        journal=None if journal is None else lambda _config, _ledger: nullcontext(journal),
     )
 
 
@@ -125,7 +125,7 @@ def execute(
 
     Otherwise as `train`.
     """
-    plan, link = FaultPlan.parse(faults), parse_profile(config.link)
+    plan = FaultPlan.parse(faults)
     folder = None if out is None else RunFolder.create(out, overwrite=overwrite)
     with cpu_threads(config.threads) as threads:
         start = time.perf_counter()
@@ -137,13 +137,13 @@ def execute(
         spec = trainer_spec(source.config, source.graph)
         evaluator = Evaluator(source.graph, spec)
         assert source.config.metric is not None
-        keeper = Keeper(source.config.metric)
         model = spec.build_model()
+        keeper = Keeper(source.config.metric, last={name: w.clone() for name, w in model.state_dict().items()})
         team = LocalTeam(
             source.partition.shards,
             spec,
             score=evaluator.validate,
-            link=link,
+            link=parse_profile(config.link),
             faults=plan,
             clock=clock,
             colocated=procedure.whole,
@@ -158,7 +158,7 @@ def execute(
             if folder is not None:
                 journals.append(stack.enter_context(FolderJournal(folder, keeper)))
             if journal is not None:
-                journals.append(journal(source.config, team.ledger))
+                journals.append(stack.enter_context(journal(source.config, team.ledger)))
             setting = Setting(
                 team, model, Journals(journals), keeper, source.config.optim, source.config.train, source.config.seed
             )
@@ -174,7 +174,10 @@ def execute(
             try:
                 procedure.load()(setting)
                 model.load_state_dict(keeper.chosen(source.config.train.keep))
-                scores = evaluator.metrics(model.state_dict(), "val", "test")
+                scores = {
+                    **evaluator.metrics(model.state_dict(), "val", "test"),
+                    "last": evaluator.metrics(keeper.last, "val", "test"),
+                }
             except BaseException:
                 if folder is not None:
                     _cut_short(folder, keeper, team.ledger, result(_last_scores(memory.history, keeper), False))
@@ -277,6 +280,7 @@ def _metrics(
     return {
         "test": scores["test"],
         "val": scores["val"],
+        "last": scores["last"],
         "bytes": {"total": ledger.total(), **ledger.by_kind()},
         "training_bytes": ledger.training(),
         "rounds": keeper.rounds,
@@ -290,7 +294,7 @@ def _metrics(
 def _last_scores(history: list[Round], keeper: Keeper) -> dict[str, Any]:
     """All that is known of a run that was cut short: the validation metrics of its best round."""
     val = next((record.val for record in history if record.round == keeper.best_round), None)
-    return {"test": None, "val": None if val is None else dict(val)}
+    return {"test": None, "val": None if val is None else dict(val), "last": None}
 
 
 def _cut_short(folder: RunFolder, keeper: Keeper, ledger: Ledger, partial: Mapping[str, Any]) -> None:

@@ -33,8 +33,8 @@ class Team(ABC):
     def call(self, messages: Mapping[int, Message], deadline: float | None = None) -> list[Reply]:
         """Send each trainer its message and wait for the answers, at most `deadline` seconds (None: for ever).
 
-        Returns one reply per message in the order of trainers: done, late or dead. An exception in a trainer is
-        raised here at once as TrainerError; AllTrainersLostError if not one of the called trainers is alive.
+        Returns one reply per message in the order of trainers: done, late or dead (`require_some` refuses a round
+        without any that is done). An exception in a trainer is raised here at once as TrainerError.
         """
 
     @abstractmethod

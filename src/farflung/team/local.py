@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,12 +24,12 @@ Score = Callable[[np.ndarray], Mapping[str, float | None]]
 
 @dataclass
 class _Traffic:
-    """What one exchange puts on the wire: sender, receiver, bytes by kind."""
+    """What one exchange puts on the wire: sender, receiver, bytes by kind, and whether anyone waits for them."""
 
-    entries: list[tuple[int, int, dict[str, int]]] = field(default_factory=list)
+    entries: list[tuple[int, int, dict[str, int], bool]] = field(default_factory=list)
 
-    def add(self, sender: int, receiver: int, sizes: Mapping[str, int]) -> None:
-        self.entries.append((sender, receiver, dict(sizes)))
+    def add(self, sender: int, receiver: int, sizes: Mapping[str, int], awaited: bool = True) -> None:
+        self.entries.append((sender, receiver, dict(sizes), awaited))
 
 
 class LocalTeam(Team):
@@ -96,7 +97,7 @@ class LocalTeam(Team):
         up = _Traffic()
         for reply in replies:
             if reply.message is not None:
-                up.add(reply.trainer, SERVER, reply.message.bytes_by_kind())
+                up.add(reply.trainer, SERVER, reply.message.bytes_by_kind(), awaited=reply.done)
         self._carry(up)
         return [_without_payload(reply) if reply.status is Status.LATE else reply for reply in replies]
 
@@ -118,7 +119,7 @@ class LocalTeam(Team):
                 if reply.done and int(peer) in rows:
                     rows[int(peer)]["/".join([kind, str(reply.trainer), *rest])] = array
             for peer_id, by_kind in sizes.items():
-                between.add(reply.trainer, peer_id, by_kind)
+                between.add(reply.trainer, peer_id, by_kind, awaited=reply.done)
         self._carry(between)
         self._deliver(
             {k: Message(m.verb, m.scalars, {**m.arrays, **rows[k]}) for k, m in receive.items()},
@@ -172,19 +173,20 @@ class LocalTeam(Team):
         if self._faults.poisons(k, self.round):
             answer = _poisoned(answer)
         if deadline is not None and seconds > deadline:
-            return Reply(k, Status.LATE, seconds, answer, f"{seconds:.3g} s passed a deadline of {deadline:g} s")
+            sent = None if math.isinf(seconds) else answer  # one that hangs sends nothing
+            return Reply(k, Status.LATE, seconds, sent, f"{seconds:.3g} s passed a deadline of {deadline:g} s")
         return Reply(k, Status.DONE, seconds, answer)
 
     def _carry(self, traffic: _Traffic) -> None:
-        """Meter what is on the wire and move the clock on by the time that it needs."""
+        """Meter what is on the wire and move the clock on by the time that what is awaited needs."""
         if self._colocated or not traffic.entries:
             return
         senders, receivers, totals = [], [], []
         by_kind: dict[str, list[tuple[int, int, int]]] = {}
-        for sender, receiver, sizes in traffic.entries:
+        for sender, receiver, sizes, awaited in traffic.entries:
             senders.append(sender)
             receivers.append(receiver)
-            totals.append(sum(sizes.values()))
+            totals.append(sum(sizes.values()) if awaited else 0)
             for kind, size in sizes.items():
                 by_kind.setdefault(kind, []).append((sender, receiver, size))
         for kind, entries in by_kind.items():

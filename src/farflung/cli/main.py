@@ -1,0 +1,92 @@
+"""The program: its commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import click
+import typer
+
+from farflung import __version__
+from farflung.cli import graphs, results, training
+from farflung.errors import FarflungError, InputError, MissingExtraError
+
+app = typer.Typer(
+    name="farflung",
+    help="Train graph neural networks on graphs that are spread out, with almost no network traffic.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+app.command(short_help="Train a model on a graph in parts.")(training.train)
+app.command(short_help="Train several methods on one graph and tabulate them.")(training.compare)
+app.command(short_help="Score the model of a run folder again.")(results.evaluate)
+app.command(short_help="Predict every node with the model of a run folder.")(results.predict)
+app.command(short_help="Cut a graph into parts.")(graphs.partition)
+app.command(short_help="Say what a partition is like before anyone trains on it.")(graphs.inspect)
+app.command(short_help="List the named methods, or print one's options.")(graphs.presets)
+app.command(short_help="List the graphs that can be named.")(graphs.datasets)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"farflung {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train graph neural networks on graphs that are spread out, with almost no network traffic."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; returns its exit code."""
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="farflung", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except click.ClickException as error:
+        _complain(_explained(error))
+        return 2
+    except (InputError, MissingExtraError) as error:
+        _complain(str(error))
+        return 2
+    except FarflungError as error:
+        _complain(str(error))
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _explained(error: click.ClickException) -> str:
+    """A usage error with what exists in place of click's guesses."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
+        return f"no such option '{error.option_name}': {context.command_path} has {', '.join(flags)}"
+    if isinstance(context.command, click.Group) and error.message.startswith("No such command"):
+        name = error.message.split("'")[1]
+        return f"no such command '{name}': farflung has {', '.join(context.command.list_commands(context))}"
+    return f"{error.format_message()} (see `{context.command_path} --help`)"
+
+
+def _complain(message: str) -> None:
+    print("error: " + " ".join(message.split()), file=sys.stderr)

@@ -1,0 +1,41 @@
+"""`farflung evaluate` and `farflung predict`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from farflung.cli import options as o
+
+
+def evaluate(
+    run: o.RunPath,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Score the saved model on its graph: the same figures as in metrics.json."""
+    from farflung.report.tables import console, metrics_table
+    from farflung.run.evaluate import SavedRun
+
+    scores = SavedRun.open(run).evaluate("test", "val")
+    if as_json:
+        print(json.dumps(scores, indent=2))
+    else:
+        console().print(metrics_table(scores))
+
+
+def predict(
+    run: o.RunPath,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Parquet file to write.")] = Path(
+        "predictions.parquet"
+    ),
+    all_classes: Annotated[bool, typer.Option("--all-classes", help="Also a column p_CLASS for each class.")] = False,
+) -> None:
+    """Write id, label and probability of every node, by original id (multi-label: a column per class)."""
+    from farflung.run.evaluate import SavedRun
+
+    predictions = SavedRun.open(run).predict()
+    predictions.save(out, all_classes=all_classes)
+    print(f"{len(predictions.ids)} nodes written to {out}")

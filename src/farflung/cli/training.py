@@ -1,0 +1,201 @@
+"""`farflung train` and `farflung compare`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farflung.cli import options as o
+from farflung.methods.presets import PRESETS
+
+if TYPE_CHECKING:
+    from farflung.run.compare import Cell
+
+METHODS = ", ".join(PRESETS)
+
+
+def train(
+    graph: Annotated[
+        str | None, typer.Argument(help="Data set, .npz file or partition folder; may stand in --config instead.")
+    ] = None,
+    method: Annotated[o.Text, o.flag("--method", "NAME", f"One of {METHODS}; default retexo.")] = None,
+    encoder: o.Encoder = None,
+    parts: o.Parts = None,
+    by: o.By = None,
+    hidden: o.Hidden = None,
+    layers: o.Layers = None,
+    steps: o.StepsOption = None,
+    interval: o.Interval = None,
+    time_limit: o.TimeLimit = None,
+    split: o.SplitOption = None,
+    symmetric: o.Symmetric = False,
+    features: o.Features = None,
+    seed: o.Seed = None,
+    dtype: o.Dtype = None,
+    threads: o.Threads = None,
+    link: o.Link = None,
+    config: o.Config = None,
+    sets: o.Sets = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder to write.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in --out.")] = False,
+    faults: Annotated[
+        str, typer.Option("--faults", metavar="PLAN", help="Rehearse failures: 'kill:1@5, delay:0@3=2.5s, nan:2@7'.")
+    ] = "",
+    plain: o.Plain = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Train a model; options come from the method's preset, --config, flags and --set, later ones winning.
+
+    Options without a flag are set with --set; `farflung presets NAME` lists them all with their values.
+    """
+    from farflung.report.tables import console, metrics_table
+    from farflung.report.units import seconds, size
+    from farflung.run.config import resolve
+    from farflung.run.progress import screen_journal
+    from farflung.run.train import execute
+
+    given = o.given_options(
+        sets,
+        graph=graph,
+        method=method,
+        encoder=encoder,
+        parts=parts,
+        by=by,
+        hidden=hidden,
+        layers=layers,
+        steps=steps,
+        interval=interval,
+        time_limit=time_limit,
+        split=split,
+        symmetric=symmetric,
+        features=features,
+        seed=seed,
+        dtype=dtype,
+        threads=threads,
+        link=link,
+    )
+    resolved = resolve(given, file=o.file_options(config))
+    run = execute(
+        resolved,
+        out=out,
+        overwrite=overwrite,
+        faults=faults,
+        journal=None if quiet else screen_journal(plain=plain),
+    )
+    screen = console()
+    screen.print(metrics_table({"test": run.test, "val": run.val}))
+    clock = run.metrics["seconds"]
+    screen.print(
+        f"sent {size(run.metrics['bytes']['total'])}, {size(run.metrics['training_bytes'])} of it for training; "
+        f"{run.metrics['rounds']} rounds in {seconds(clock['virtual'])} on the clock, {seconds(clock['wall'])} here",
+        soft_wrap=True,
+    )
+    if out is not None:
+        screen.print(f"written to {out}", soft_wrap=True)
+
+
+def compare(
+    graph: o.GraphName,
+    methods: Annotated[
+        str,
+        typer.Option(
+            "--methods",
+            metavar="LIST",
+            help=f"Of {METHODS}, each with options of its own in brackets: 'centralised,retexo[parts=8]'.",
+        ),
+    ] = "centralised,super-tma,retexo",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds: 0, 1, ...")] = 1,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for one file per cell and compare.json.")
+    ] = Path("runs/compare"),
+    show: Annotated[bool, typer.Option("--show", help="Print what is there; train nothing.")] = False,
+    encoder: o.Encoder = None,
+    parts: o.Parts = None,
+    by: o.By = None,
+    hidden: o.Hidden = None,
+    layers: o.Layers = None,
+    steps: o.StepsOption = None,
+    interval: o.Interval = None,
+    time_limit: o.TimeLimit = None,
+    split: o.SplitOption = None,
+    symmetric: o.Symmetric = False,
+    features: o.Features = None,
+    dtype: o.Dtype = None,
+    threads: o.Threads = None,
+    link: o.Link = None,
+    config: o.Config = None,
+    sets: o.Sets = None,
+    plain: o.Plain = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Train each method with each seed, one file per cell; call it again to go on where it was broken off.
+
+    An option goes to all methods that use it; one that none uses is an error.
+    """
+    from farflung.report.tables import comparison_table, console
+    from farflung.run.compare import RESULT, Trained, parse_methods, plan, read_comparison, run_grid
+    from farflung.run.progress import screen_journal
+
+    if show:
+        comparison = read_comparison(out)
+    else:
+        given = o.given_options(
+            sets,
+            encoder=encoder,
+            parts=parts,
+            by=by,
+            hidden=hidden,
+            layers=layers,
+            steps=steps,
+            interval=interval,
+            time_limit=time_limit,
+            split=split,
+            symmetric=symmetric,
+            features=features,
+            dtype=dtype,
+            threads=threads,
+            link=link,
+        )
+        cells = plan(graph, parse_methods(methods), range(seeds), given, o.file_options(config))
+        journal = None if quiet or plain or not sys.stderr.isatty() else screen_journal(transient=True)
+        comparison = run_grid(
+            cells,
+            out,
+            Trained(cells, journal=journal),
+            on_cell=_cell_lines(len(cells), quiet=quiet),
+        )
+    screen = console()
+    screen.print(comparison_table(comparison.graph, comparison.metric, comparison.rows))
+    screen.print(f"written to {out / RESULT}", soft_wrap=True)
+    for failure in comparison.failed:
+        print(f"failed: {failure['label']}, seed {failure['seed']}: {failure['error']}", file=sys.stderr)
+    if comparison.failed:
+        raise typer.Exit(1)
+
+
+def _cell_lines(total: int, *, quiet: bool) -> Callable[[Cell, Mapping[str, Any], bool], None]:
+    """A listener that says a line about each cell as it ends."""
+    from farflung.report.units import seconds
+
+    done = 0
+
+    def say(cell: Cell, record: Mapping[str, Any], reused: bool) -> None:
+        nonlocal done
+        done += 1
+        if quiet:
+            return
+        line = f"[{done}/{total}] {cell.label}, seed {cell.seed}: "
+        if "error" in record:
+            line += "failed"
+        else:
+            result = record["result"]
+            score = result["test"][result["metric"]]
+            line += f"test {result['metric']} " + ("-" if score is None else f"{score:.4f}")
+            line += " (from an earlier call)" if reused else f" in {seconds(result['seconds']['wall'])}"
+        print(line, file=sys.stderr, flush=True)
+
+    return say

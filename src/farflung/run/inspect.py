@@ -1,0 +1,38 @@
+"""All that can be said of a partition before anyone trains on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from farflung.graph import Graph
+from farflung.partition import Partition
+from farflung.partition.diagnosis import diagnose
+from farflung.run.config import RunConfig
+from farflung.run.discrepancy import gradient_discrepancy
+from farflung.run.source import complete, dress, recut
+
+
+def inspect_partition(graph: Graph, parts: Partition, config: RunConfig) -> dict[str, Any]:
+    """The diagnosis of `parts` and, where `graph` has features and labels, what it does to gradients. JSON values.
+
+    `config` says which features, split, model and seed; without labels there is no split, and `masks` is None.
+    Keys are those of `farflung.partition.diagnosis.Diagnosis`, `gradient_norm`, and bias and spread over it as
+    `gradient_bias_relative`, `gradient_spread_relative`.
+    """
+    dressed = graph
+    if graph.y is not None:
+        config = complete(config, graph)
+        dressed = dress(graph, config)
+    parts = recut(parts, graph, dressed)
+    report = diagnose(parts).as_dict()
+    found = None
+    if dressed.y is not None and dressed.num_features:
+        found = gradient_discrepancy(dressed, parts, config.model, config.seed)
+    relative = found is not None and found.norm > 0
+    return report | {
+        "gradient_norm": found.norm if found else None,
+        "gradient_bias": found.bias if found else None,
+        "gradient_spread": found.spread if found else None,
+        "gradient_bias_relative": found.bias / found.norm if found and relative else None,
+        "gradient_spread_relative": found.spread / found.norm if found and relative else None,
+    }

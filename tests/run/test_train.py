@@ -1,0 +1,294 @@
+"""Training from the library: the run, its folder, and the same run again."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import farflung
+from farflung.errors import AllTrainersLostError, InputError, TrainerError
+from farflung.graph import Graph, Split
+from farflung.methods.base import Round
+from farflung.methods.presets import PRESETS
+from farflung.run.config import read_yaml, resolve
+from farflung.run.evaluate import SavedRun
+from farflung.run.folder import RunFolder, read_json
+from farflung.run.progress import MemoryJournal, read_history
+from farflung.run.source import fingerprint
+from farflung.run.train import execute, train
+from farflung.team import Ledger
+
+SMALL = {"steps": 6, "hidden": 8, "threads": 1}
+PUBLIC = {**SMALL, "split": "random"}
+
+
+def small(method: str) -> dict:
+    """Options for a short run of any method."""
+    options = dict(PUBLIC)
+    if method in ("random-tma", "super-tma", "psgd-pa", "centralised", "gcn-kipf"):
+        options["interval"] = "2steps"
+    return options
+
+
+def blobs(num_nodes: int = 60, **fields) -> Graph:
+    """A small graph that can be learnt: two classes told apart by their features; the last node is isolated."""
+    rng = np.random.default_rng(0)
+    y = np.arange(num_nodes) % 2
+    source, destination = rng.integers(0, num_nodes - 1, (2, 3 * num_nodes))
+    x = (rng.standard_normal((num_nodes, 4)) + 3 * y[:, None]).astype(np.float32)
+    return Graph.from_edges(source, destination, num_nodes=num_nodes, x=x, y=fields.pop("y", y), name="blobs", **fields)
+
+
+@pytest.mark.parametrize("method", PRESETS)
+def test_every_method_trains_and_its_folder_is_complete(method, tmp_path):
+    run = train("digits", method=method, out=tmp_path / "run", **small(method))
+    names = {path.name for path in run.folder.iterdir()}
+    assert names == {
+        "config.yaml",
+        "manifest.json",
+        "history.jsonl",
+        "ledger.parquet",
+        "metrics.json",
+        "model.safetensors",
+        "checkpoint",
+    }
+    metrics = read_json(run.folder / "metrics.json")
+    assert metrics == run.metrics
+    assert metrics["test"] == run.test
+    assert 0 <= metrics["test"]["accuracy"] <= 1
+    assert metrics["complete"] is True
+    assert metrics["rounds"] == len(run.history) == len(read_history(run.folder / "history.jsonl"))
+    assert metrics["bytes"]["total"] == sum(v for kind, v in metrics["bytes"].items() if kind != "total")
+    assert metrics["training_bytes"] <= metrics["bytes"]["total"]
+    assert Ledger.load(run.folder / "ledger.parquet") == run.ledger
+    assert metrics["parameters"] == sum(p.numel() for p in run.model.parameters())
+    assert metrics["last"].keys() == {"val", "test"}
+    manifest = RunFolder.open(run.folder).manifest()
+    assert manifest["threads"] == 1
+    assert manifest["graph"]["fingerprint"] == fingerprint(farflung.load("digits"))
+    assert manifest["partition"]["digest"] == run.partition.digest
+    assert (manifest["model"]["num_features"], manifest["model"]["num_classes"]) == (64, 10)
+    best = [record.round for record in run.history if record.best]
+    assert metrics["best_round"] in best
+
+
+def test_the_folders_configuration_is_complete_and_runs_again_to_the_bit(tmp_path):
+    first = train("digits", method="super-tma", out=tmp_path / "a", parts=3, interval="3steps", **SMALL)
+    config = resolve({}, file=read_yaml(tmp_path / "a" / "config.yaml"))
+    assert config == first.config
+    assert config.split == "random"
+    assert config.metric == "accuracy"
+    again = execute(config, out=tmp_path / "b")
+    assert again.metrics["test"] == first.metrics["test"]
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
+    assert again.ledger == first.ledger
+
+
+def test_another_seed_is_another_run():
+    one, two = (train("digits", seed=seed, **SMALL) for seed in (0, 1))
+    assert one.partition.digest != two.partition.digest
+    assert not np.array_equal(one.graph.split.train, two.graph.split.train)
+
+
+@pytest.mark.parametrize("method", ["retexo", "super-tma"])
+def test_a_fresh_process_predicts_the_same_to_the_bit(method, tmp_path):
+    run = train("digits", method=method, out=tmp_path / "run", **small(method))
+    script = (
+        "import sys, numpy as np; from farflung.run.evaluate import SavedRun; s = SavedRun.open(sys.argv[1]);"
+        "p = s.predict(); np.savez(sys.argv[2], ids=p.ids, p=p.probabilities);"
+        "import json; print(json.dumps(s.evaluate()))"
+    )
+    command = [sys.executable, "-c", script, str(run.folder), str(tmp_path / "p.npz")]
+    scores = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert scores == {"val": run.val, "test": run.test}
+    here = run.predict()
+    with np.load(tmp_path / "p.npz", allow_pickle=False) as there:
+        np.testing.assert_array_equal(there["ids"], here.ids)
+        np.testing.assert_array_equal(there["p"], here.probabilities)
+        assert there["p"].dtype == here.probabilities.dtype
+
+
+def test_the_saved_model_holds_norms_and_heads(tmp_path):
+    run = train("digits", out=tmp_path / "run", **SMALL)
+    saved = RunFolder.open(run.folder).weights()
+    assert saved.keys() == run.model.state_dict().keys()
+    assert any("norm" in name for name in saved)
+    assert any("head" in name for name in saved)
+    assert all(torch.equal(saved[name], value) for name, value in run.model.state_dict().items())
+
+
+def test_a_graph_in_memory_is_kept_with_the_run_and_ids_come_back(tmp_path):
+    ids = np.array([f"node-{i:02d}" for i in range(60)])
+    graph = blobs(class_names=("no", "yes")).with_(ids=ids)
+    run = train(graph, out=tmp_path / "run", parts=2, **SMALL)
+    assert run.config.graph == str(tmp_path / "run" / "graph.npz")
+    saved = SavedRun.open(run.folder)
+    assert saved.evaluate() == {"val": run.val, "test": run.test}
+    table = saved.predict().table().to_pydict()
+    assert table["id"] == ids.tolist()
+    assert set(table["label"]) <= {"no", "yes"}
+    again = execute(resolve({}, file=read_yaml(tmp_path / "run" / "config.yaml")))
+    assert again.metrics["test"] == run.metrics["test"]
+
+
+def test_a_partition_in_memory_is_used_and_kept(tmp_path):
+    parts = farflung.cut(blobs(), by="random", parts=3, seed=5)
+    run = train(parts, out=tmp_path / "run", **SMALL)
+    assert run.partition.digest == parts.digest
+    assert (run.config.partition.by, run.config.partition.parts) == ("given", 3)
+    assert SavedRun.open(run.folder).evaluate()["test"] == run.test
+    again = execute(resolve({}, file=read_yaml(tmp_path / "run" / "config.yaml")))
+    assert again.metrics["test"] == run.metrics["test"]
+
+
+def test_a_partition_folder_trains_like_the_graph_that_it_was_cut_from(tmp_path):
+    graph = blobs()
+    farflung.cut(graph, by="random", parts=4, seed=0).save(tmp_path / "parts")
+    whole = train(graph, **SMALL)
+    from_parts = train(str(tmp_path / "parts"), **SMALL)
+    assert from_parts.partition.digest == whole.partition.digest
+    assert from_parts.metrics["test"] == whole.metrics["test"]
+    assert all(
+        torch.equal(value, from_parts.model.state_dict()[name]) for name, value in whole.model.state_dict().items()
+    )
+
+
+def test_centralised_takes_the_reassembled_graph_of_a_partition_folder(tmp_path):
+    graph = blobs()
+    farflung.cut(graph, by="random", parts=4).save(tmp_path / "parts")
+    options = {**SMALL, "interval": "2steps", "method": "centralised"}
+    assert train(str(tmp_path / "parts"), **options).metrics["test"] == train(graph, **options).metrics["test"]
+
+
+def test_other_parts_than_the_folders_are_an_error(tmp_path):
+    farflung.cut(blobs(), parts=2).save(tmp_path / "parts")
+    with pytest.raises(InputError, match="cut already, into 2 parts.*partition.parts"):
+        train(str(tmp_path / "parts"), parts=5, **SMALL)
+    assert train(str(tmp_path / "parts"), parts=2, **SMALL).partition.num_parts == 2
+
+
+def test_a_chosen_split_of_a_graph_in_memory_stands():
+    masks = np.zeros((3, 60), dtype=bool)
+    masks[0, :20], masks[1, 20:30], masks[2, 30:] = True, True, True
+    run = train(blobs(split=Split(*masks)), **SMALL)
+    assert run.config.split is None
+    np.testing.assert_array_equal(run.graph.split.test, masks[2])
+
+
+def test_the_public_split_is_the_default_where_there_is_one():
+    masks = np.zeros((3, 60), dtype=bool)
+    masks[0, :20], masks[1, 20:30], masks[2, 30:] = True, True, True
+    run = train(blobs(public_splits=(Split(*masks),)), **SMALL)
+    assert run.config.split == "public"
+    np.testing.assert_array_equal(run.graph.split.train, masks[0])
+
+
+def test_multilabel_trains_and_predicts_a_column_per_class():
+    y = np.random.default_rng(1).integers(0, 2, (60, 3)).astype(np.uint8)
+    run = train(blobs(y=y), **SMALL)
+    assert run.config.metric == "f1_micro"
+    assert run.predict().table().column_names == ["id", "0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("graph", "options", "match"),
+    [
+        (blobs().with_(y=None), {}, "no labels"),
+        (blobs().with_(features=(None,)), {}, "no features.*degree"),
+        (blobs(), {"metric": "mrr"}, "'metric' cannot be 'mrr': choose from accuracy"),
+        (blobs(), {"parts": 99}, "99 parts.*60 nodes"),
+        (blobs(), {"split": "random:0/0.5/0.5"}, "no training node"),
+        (blobs(), {"split": "public"}, "no public split"),
+        ("no-such-graph", {}, "no-such-graph.*digits"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_training(graph, options, match, tmp_path):
+    with pytest.raises(InputError, match=match) as error:
+        train(graph, out=tmp_path / "run", **{**SMALL, **options})
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_features_by_name_train_a_graph_that_has_none():
+    bare = blobs().with_(features=(None,))
+    assert train(bare, features="degree", **SMALL).graph.num_features == 2
+    assert train(bare, features="gaussian:8", **SMALL).graph.num_features == 9
+
+
+def test_an_existing_run_is_refused_before_training_unless_overwritten(tmp_path):
+    train(blobs(), out=tmp_path / "run", **SMALL)
+    before = (tmp_path / "run" / "metrics.json").read_bytes()
+    seen = MemoryJournal()
+    with pytest.raises(InputError, match="not empty"):
+        train(blobs(), out=tmp_path / "run", journal=seen, **SMALL)
+    assert seen.history == []
+    assert (tmp_path / "run" / "metrics.json").read_bytes() == before
+    run = train(blobs(), out=tmp_path / "run", journal=seen, overwrite=True, **SMALL)
+    assert seen.history == run.history
+
+
+def test_threads_are_set_for_the_run_only():
+    before = torch.get_num_threads()
+    seen = []
+
+    class Spy(MemoryJournal):
+        def round(self, record: Round) -> None:
+            seen.append(torch.get_num_threads())
+
+    train(blobs(), journal=Spy(), **SMALL)
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == before
+
+
+def test_when_all_trainers_die_the_checkpoint_loads_and_the_result_is_partial(tmp_path):
+    config = resolve({"graph": "blobs", "method": "random-tma", "parts": 2, "interval": "1steps", **SMALL})
+    with pytest.raises(AllTrainersLostError):
+        execute(config, given=blobs(), out=tmp_path / "run", faults="kill:0@3, kill:1@3")
+    folder = RunFolder.open(tmp_path / "run")
+    metrics = folder.metrics()
+    assert metrics["complete"] is False
+    assert metrics["test"] is None
+    assert metrics["rounds"] == 3
+    assert metrics["bytes"]["weights"] > 0
+    keeper = folder.read_checkpoint()
+    assert keeper.rounds == 3
+    assert keeper.best_score == metrics["val"]["accuracy"]
+    assert all(torch.isfinite(value).all() for value in keeper.best.values())
+    with pytest.raises(InputError, match="model.safetensors"):
+        SavedRun.open(folder.path)
+
+
+def test_a_run_that_breaks_in_its_first_round_still_has_a_loadable_checkpoint(tmp_path):
+    config = resolve({"graph": "blobs", **SMALL})
+    with pytest.raises(TrainerError, match="trainer 1"):
+        execute(config, given=blobs(), out=tmp_path / "run", faults="raise:1@0")
+    assert RunFolder.open(tmp_path / "run").read_checkpoint().last
+
+
+def test_a_fault_for_a_trainer_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match="kill:7@0"):
+        execute(resolve({"graph": "blobs", **SMALL}), given=blobs(), faults="kill:7@0")
+
+
+def test_a_changed_graph_is_noticed_on_evaluation(tmp_path):
+    from farflung.graph.store import save_graph
+
+    save_graph(blobs(), tmp_path / "g.npz")
+    run = train(str(tmp_path / "g.npz"), out=tmp_path / "run", **SMALL)
+    assert SavedRun.open(run.folder).evaluate()["test"] == run.test
+    save_graph(blobs(62), tmp_path / "g.npz")
+    with pytest.raises(InputError, match="have changed"):
+        SavedRun.open(run.folder)
+
+
+def test_the_fingerprint_is_of_the_data_alone():
+    graph = blobs()
+    assert fingerprint(graph) == fingerprint(graph.with_(name="other", notes=("x",)))
+    x = graph.x.copy()
+    x[3, 1] += 1
+    assert fingerprint(graph) != fingerprint(graph.with_(features=(x,)))
+    assert fingerprint(graph) != fingerprint(graph.with_(y=None))
+    assert fingerprint(graph) != fingerprint(graph.with_(ids=np.arange(60) + 1))
