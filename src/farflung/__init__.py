@@ -12,6 +12,7 @@ Everything here is imported on first use: `import farflung` alone loads neither 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from farflung.partition.partition import partition as cut
     from farflung.run.compare import compare
     from farflung.run.train import Run, train
+
+# PyTorch and Numba have a pool of threads each. Threads that spin while they wait take the cores from the other pool,
+# which costs half the speed; the policy is read when PyTorch is loaded, so it is set before.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _WHERE = {
     "Graph": "farflung.graph:Graph",

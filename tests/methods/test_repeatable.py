@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from rig import Rig, blocks, rig
+
+from farflung.team import PROFILES
 
 METHODS = {
     "centralised": ("centralised", "random"),
@@ -62,8 +65,6 @@ def test_faults_repeat(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["random-tma", "retexo"])
 def test_torch_and_numpy_generators_are_left_alone(name: str) -> None:
-    import torch
-
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002
     first = once(name, 3)
@@ -76,8 +77,6 @@ def test_torch_and_numpy_generators_are_left_alone(name: str) -> None:
 
 
 def test_the_link_changes_nothing_but_the_time() -> None:
-    from farflung.team import PROFILES
-
     near, far = once("retexo", 3), once("retexo", 3, link=PROFILES["proximity"])
     assert np.array_equal(near.vector(), far.vector())
     assert near.ledger == far.ledger

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from rig import blocks, digits, flat_vector, induced, rig, tangled
 
-from farflung.graph import Graph
+from farflung.graph import Graph, choose_split, load
 from farflung.kernels import SparseMatrix
 from farflung.nn import Encoder, ModelConfig, build_encoder, graph_adjacency
 from farflung.seeding import derive
@@ -94,9 +96,7 @@ def test_one_trainer_is_a_plain_loop_on_digits_and_on_a_tangled_graph(encoder: s
         assert np.array_equal(one.vector(), loop.vector())
 
 
-def test_one_trainer_with_sparse_features_is_a_plain_loop(data_dir) -> None:  # type: ignore[no-untyped-def]
-    from farflung.graph import choose_split, load
-
+def test_one_trainer_with_sparse_features_is_a_plain_loop(data_dir: Path) -> None:
     graph = choose_split(load("cora"), "public", 0)
     for dropout in (0.0, 0.5):
         one = rig(graph, "tma", parts=1, encoder="gcn", dropout=dropout, steps=6, interval=3).train()
@@ -129,9 +129,7 @@ def trainers_of(setting, dropout: float = 0.0) -> list[PlainTrainer]:  # type: i
         nodes = np.flatnonzero(assignment == part)
         model = ModelConfig(encoder="gcn", hidden=16, dropout=dropout)
         loops.append(
-            PlainTrainer(
-                induced(graph, nodes), graph.split.train[nodes], part, model, graph.num_classes, "float32"
-            )
+            PlainTrainer(induced(graph, nodes), graph.split.train[nodes], part, model, graph.num_classes, "float32")
         )
     return loops
 

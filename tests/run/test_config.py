@@ -195,7 +195,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_replace_validates():
     config = resolve({"graph": "digits"})
     assert config.replace(partition__parts=2, seed=5).partition.parts == 2
-    with pytest.raises(InputError, match="partition.parts"):
+    with pytest.raises(InputError, match=r"partition.parts"):
         config.replace(partition__parts=0)
 
 

@@ -35,7 +35,7 @@ def naive(graph: Graph, keep: np.ndarray, config: ModelConfig, seed: int) -> np.
     adjacency = np.zeros((N, N))
     for v in range(N):
         for u in graph.indices[graph.indptr[v] : graph.indptr[v + 1]]:
-            if keep[u] and keep[v] and u != v:
+            if keep[u] and keep[v]:
                 adjacency[v, u] += 1
     mean = torch.from_numpy(adjacency / np.maximum(adjacency.sum(1, keepdims=True), 1))
     h = torch.from_numpy(graph.x.astype(np.float64))

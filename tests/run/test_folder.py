@@ -20,7 +20,7 @@ def test_create_makes_the_folder_and_leaves_nothing_in_it(tmp_path):
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="not empty.*--overwrite"):
+    with pytest.raises(InputError, match=r"not empty.*--overwrite"):
         RunFolder.create(tmp_path)
 
 
@@ -132,5 +132,5 @@ def test_open_refuses_what_is_no_run_folder_or_a_later_format(tmp_path):
     folder.write_manifest({})
     assert RunFolder.open(folder.path).config() == resolve({"graph": "digits"})
     write_json(folder.path / "manifest.json", {"format_version": 99})
-    with pytest.raises(InputError, match="99.*upgrade"):
+    with pytest.raises(InputError, match=r"99.*upgrade"):
         RunFolder.open(folder.path)

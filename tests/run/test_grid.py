@@ -88,7 +88,7 @@ def test_an_option_for_all_goes_to_those_that_use_it_and_brackets_win():
 
 
 def test_an_option_that_no_method_uses_is_an_error():
-    with pytest.raises(InputError, match="none of the methods uses option 'partition.parts'.*retexo"):
+    with pytest.raises(InputError, match=r"none of the methods uses option 'partition.parts'.*retexo"):
         grid("centralised,gcn-kipf", parts="4")
     with pytest.raises(InputError, match="'seed' is not for all methods"):
         grid(seed="4")

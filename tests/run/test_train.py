@@ -165,7 +165,7 @@ def test_centralised_takes_the_reassembled_graph_of_a_partition_folder(tmp_path)
 
 def test_other_parts_than_the_folders_are_an_error(tmp_path):
     farflung.cut(blobs(), parts=2).save(tmp_path / "parts")
-    with pytest.raises(InputError, match="cut already, into 2 parts.*partition.parts"):
+    with pytest.raises(InputError, match=r"cut already, into 2 parts.*partition.parts"):
         train(str(tmp_path / "parts"), parts=5, **SMALL)
     assert train(str(tmp_path / "parts"), parts=2, **SMALL).partition.num_parts == 2
 
@@ -257,7 +257,7 @@ def test_when_all_trainers_die_the_checkpoint_loads_and_the_result_is_partial(tm
     assert keeper.rounds == 3
     assert keeper.best_score == metrics["val"]["accuracy"]
     assert all(torch.isfinite(value).all() for value in keeper.best.values())
-    with pytest.raises(InputError, match="model.safetensors"):
+    with pytest.raises(InputError, match=r"model.safetensors"):
         SavedRun.open(folder.path)
 
 

@@ -72,8 +72,9 @@ def made(parts: int = 3, **options: object) -> tuple[LocalTeam, Partition]:
     graph = choose_split(load("sbm:nodes=60,classes=3,degree=4,homophily=0.8,features=5,seed=1"), "random", 0)
     cut = partition(graph, parts=parts)
     faults = FaultPlan.parse(str(options.pop("faults", "")))
-    options = {"link": SLOW, "clock": FixedCostClock({"unit": 0.5}), "score": lambda w: {"sum": float(w.sum())}} | options
-    return LocalTeam(cut.shards, spec(graph), faults=faults, **options), cut  # type: ignore[arg-type]
+    options = {"link": SLOW, "clock": FixedCostClock({"unit": 0.5}), **options}
+    score = lambda weights: {"sum": float(weights.sum())}  # noqa: E731
+    return LocalTeam(cut.shards, spec(graph), score=score, faults=faults, **options), cut  # type: ignore[arg-type]
 
 
 def envelope(verb: str, **scalars: object) -> int:
@@ -277,7 +278,7 @@ def test_an_unknown_verb_and_an_exception_name_the_trainer_at_once() -> None:
     team, _ = made()
     with pytest.raises(TrainerError, match="trainer 2 failed in round 0 on 'dance'"):
         team.call({2: Message("dance")})
-    with pytest.raises(TrainerError, match="trainer 1 .*ZeroDivisionError: no good") as caught:
+    with pytest.raises(TrainerError, match=r"trainer 1 .*ZeroDivisionError: no good") as caught:
         team.call({0: Message("work"), 1: Message("fail")})
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert traceback.extract_tb(caught.value.__cause__.__traceback__)[-1].name == "on_fail"
@@ -322,9 +323,7 @@ def test_an_exchange_brings_rows_to_the_right_peers_in_order() -> None:
             sender = int(name.split("/")[1])
             count = ROUTES[sender][str(k)]
             assert rows.tolist() == [[sender, k, i] for i in range(count)]
-    assert by_kind(team, "embeddings") == {
-        (s, int(d)): 12 * rows for s, to in ROUTES.items() for d, rows in to.items()
-    }
+    assert by_kind(team, "embeddings") == {(s, int(d)): 12 * rows for s, to in ROUTES.items() for d, rows in to.items()}
     assert team.ledger.total("embeddings") == 12 * 11
 
 

@@ -14,6 +14,9 @@ from farflung import __version__
 from farflung.cli import graphs, results, training
 from farflung.errors import FarflungError, InputError, MissingExtraError
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
 app = typer.Typer(
     name="farflung",
     help="Train graph neural networks on graphs that are spread out, with almost no network traffic.",
@@ -52,14 +55,17 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
+    code = _run(arguments)
+    if code == INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="farflung", standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        print("interrupted", file=sys.stderr)
-        return 130
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
     except click.ClickException as error:
         _complain(_explained(error))
         return 2
@@ -72,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    return code if isinstance(code, int) else 0
 
 
 def _explained(error: click.ClickException) -> str:

@@ -47,7 +47,11 @@ def parse_budget(text: object) -> Steps | Seconds:
 
 def parse_seconds(text: object) -> float | None:
     """`60s`, `1.5min`, `4h` or a bare number of seconds -> seconds; None stays None."""
-    if text is None or isinstance(text, float):
+    if text is None:
+        return None
+    if isinstance(text, float):
+        if not text > 0:
+            raise InputError(f"{text:g} seconds are no time: give more than 0")
         return text
     budget = parse_budget(f"{text}s" if re.fullmatch(r"\s*\d+(\.\d+)?\s*", str(text)) else text)
     if isinstance(budget, Steps):

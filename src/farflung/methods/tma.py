@@ -34,6 +34,11 @@ def train(setting: Setting) -> None:
     hello = require_some(team.broadcast(Message("hello")), "hello")
     trains = {reply.trainer: reply.scalars["train"] for reply in hello}
     current = _hand_out(setting, weights, reset=())
+    if options.time_limit is not None and team.now() >= options.time_limit:
+        raise InputError(
+            f"the time limit of {options.time_limit:g} s had passed when the initial weights were handed out, after "
+            f"{team.now():.3g} s: raise --time-limit or choose a faster --link"
+        )
     round, steps = 0, 0
     while (interval := _next_interval(options, steps, team.now())) is not None:
         team.begin(round, "train")

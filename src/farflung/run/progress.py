@@ -128,7 +128,7 @@ class _Now:
 
 
 class ScreenJournal:
-    """Shows the run on a terminal, live; elsewhere as plain lines, twenty or so in all and one per absence.
+    """Shows the run on a terminal, live; elsewhere as plain lines, twenty or so in all.
 
     `bytes_so_far` and `metric` say what to show beside the round. Use as a context manager.
     """
@@ -186,14 +186,15 @@ class ScreenJournal:
             self._console.print(self.line(record), highlight=False, soft_wrap=True)
 
     def _due(self, record: Round) -> bool:
-        """Whether a plain line is due: a new phase, someone missing or back, a twentieth of the way, the end."""
+        """Whether a plain line is due: a new phase, someone gone or back, a twentieth done, the end, a long wait."""
         rounds = self._now.rounds
         news = dict(record.absent) != dict(self._absent)
         self._absent = dict(record.absent)
+        waited = self._clock() - self._printed
         if rounds is None:
-            due = self._clock() - self._printed >= 2.0
+            due = waited >= 2.0
         else:
-            due = (record.round + 1) % max(1, rounds // 20) == 0 or record.round + 1 == rounds
+            due = (record.round + 1) % max(1, rounds // 20) == 0 or record.round + 1 == rounds or waited >= 10.0
         if due or news or self._printed == float("-inf"):
             self._printed = self._clock()
             return True

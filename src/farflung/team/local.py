@@ -32,6 +32,25 @@ class _Traffic:
         self.entries.append((sender, receiver, dict(sizes), awaited))
 
 
+class _OwnClock:
+    """A trainer's view of the team's clock: slowed down while a fault makes its work take longer."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since, self._factor = 0.0, 1.0
+
+    def slow_down(self, factor: float) -> None:
+        """From now on, time passes `factor` times as fast as the trainer works."""
+        self._since, self._factor = self._clock.now(), factor
+
+    def now(self) -> float:
+        now = self._clock.now()
+        return now if self._factor == 1 else self._since + (now - self._since) * self._factor
+
+    def worked(self, unit: str, amount: float = 1) -> None:
+        self._clock.worked(unit, amount)
+
+
 class LocalTeam(Team):
     """Trainers that take turns in this process.
 
@@ -71,6 +90,7 @@ class LocalTeam(Team):
         self._hand_out = hand_out
         self._now = 0.0
         self._trainers: dict[int, Trainer] = {}
+        self._clocks: dict[int, _OwnClock] = {}
         for k in range(self.size):
             if not self._faults.dead(k, 0):
                 self._start(k)
@@ -79,7 +99,8 @@ class LocalTeam(Team):
         shard = self._shards[k]
         if self._hand_out and not self._colocated:
             self.ledger.add(self.round, self.phase, "setup", SERVER, k, setup_bytes(shard))
-        self._trainers[k] = self._spec.build_trainer(shard, self._clock)
+        self._clocks[k] = _OwnClock(self._clock)
+        self._trainers[k] = self._spec.build_trainer(shard, self._clocks[k])
 
     def begin(self, round: int, phase: str) -> None:
         super().begin(round, phase)
@@ -159,7 +180,9 @@ class LocalTeam(Team):
     def _ask(self, k: int, message: Message, deadline: float | None) -> Reply:
         if self._faults.dead(k, self.round):
             return Reply(k, Status.DEAD, reason=f"killed in or before round {self.round}")
-        start = self._clock.now()
+        clock = self._clocks[k]
+        clock.slow_down(self._faults.slowdown(k, self.round))
+        start = clock.now()
         try:
             if self._faults.raises(k, self.round):
                 raise RuntimeError(f"fault plan: trainer {k} raises in round {self.round}")
@@ -168,8 +191,7 @@ class LocalTeam(Team):
             raise TrainerError(
                 f"trainer {k} failed in round {self.round} on '{message.verb}': {type(error).__name__}: {error}"
             ) from error
-        seconds = self._clock.now() - start
-        seconds = seconds * self._faults.slowdown(k, self.round) + self._faults.delay(k, self.round)
+        seconds = clock.now() - start + self._faults.delay(k, self.round)
         if self._faults.poisons(k, self.round):
             answer = _poisoned(answer)
         if deadline is not None and seconds > deadline:

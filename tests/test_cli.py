@@ -1,0 +1,303 @@
+"""The command line: what it prints, its exit codes, and errors in one line."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from farflung import __version__
+from farflung.cli import main
+from farflung.graph import Graph
+from farflung.graph.store import save_graph
+from farflung.methods.presets import PRESETS
+from farflung.run.folder import RunFolder
+
+SMALL = ["--steps", "4", "--hidden", "4", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def blobs(tmp_path) -> str:
+    """Path of a small graph: two classes told apart by their features, string ids, the last node isolated."""
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    x = (rng.standard_normal((40, 4)) + 3 * y[:, None]).astype(np.float32)
+    graph = Graph.from_edges(*rng.integers(0, 39, (2, 120)), num_nodes=40, x=x, y=y, name="blobs")
+    path = tmp_path / "blobs.npz"
+    save_graph(graph.with_(ids=np.array([f"n{i:02d}" for i in range(40)])), path)
+    return str(path)
+
+
+def complaint(capsys, *arguments: str, code: int = 2) -> str:
+    """Run a command line that must fail with one line on stderr and nothing on stdout."""
+    capsys.readouterr()
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert captured.err.startswith("error: ")
+    return captured.err
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"farflung {__version__}\n"
+
+
+def test_help_names_commands_and_methods(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for command in ("train", "compare", "evaluate", "predict", "partition", "inspect", "presets", "datasets"):
+        assert command in text
+    assert main(["train", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(name in text for name in PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["tain"], r"no such command 'tain'.*train, compare"),
+        (["train", "digits", "--methd", "x"], r"no such option '--methd'.*--method"),
+        (["train", "digits", "--method"], r"--method"),
+        (["train", "digits", "cora"], r"cora"),
+        (["train"], r"'graph' is missing.*farflung datasets"),
+        (["train", "nosuch"], r"nosuch.*digits"),
+        (["train", "digits", "--method", "nosuch"], r"unknown method 'nosuch'.*centralised.*retexo"),
+        (["train", "digits", "--encoder", "gat"], r"model.encoder.*'gcn', 'sage' or 'mlp'"),
+        (["train", "digits", "--parts", "four"], r"partition.parts.*'four'"),
+        (["train", "digits", "--set", "model.width=3"], r"unknown option 'model.width'.*model.hidden"),
+        (["train", "digits", "--set", "width"], r"option=value"),
+        (
+            ["train", "digits", "--method", "centralised", "--parts", "3"],
+            r"does not use .*partition.parts.*retexo",
+        ),
+        (["train", "digits", "--split", "halves"], r"unknown split 'halves'.*public.*random"),
+        (["train", "digits", "--features", "tfidf"], r"tfidf.*given, degree"),
+        (["train", "digits", "--link", "pigeon"], r"pigeon.*datacentre"),
+        (["train", "digits", "--faults", "explode:1@2"], r"explode.*kill"),
+        (["train", "digits", "--config", "/no/such.yaml"], r"/no/such.yaml"),
+        (["compare", "digits", "--methods", "centralised", "--parts", "3"], r"none of the methods uses"),
+        (["compare", "digits", "--methods", "centralised,nosuch"], r"unknown method 'nosuch'"),
+        (["compare", "digits", "--show", "--out", "/no/such"], r"/no/such"),
+        (["evaluate", "/no/such"], r"no run folder"),
+        (["predict", "/no/such"], r"no run folder"),
+        (["partition", "digits", "--out", "x", "--by", "magic"], r"partition.by.*'random'.*'mincut'"),
+        (["partition", "digits", "--out", "x", "--clusters", "9"], r"partition.by=supernode"),
+        (["presets", "nosuch"], r"unknown method 'nosuch'"),
+        (["inspect", "nosuch"], r"nosuch"),
+    ],
+)
+def test_mistakes_are_one_line_that_lists_what_exists(arguments, match, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert re.search(match, complaint(capsys, *arguments))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_from_start_to_end(blobs, tmp_path, capsys):
+    out = str(tmp_path / "run")
+    assert main(["train", blobs, "--parts", "2", "--seed", "3", *SMALL, "--set", "lr=0.05", "--out", out]) == 0
+    captured = capsys.readouterr()
+    assert "accuracy" in captured.out
+    assert "retexo layer0 round 1" in captured.err
+    metrics = json.loads(Path(out, "metrics.json").read_text())
+
+    assert main(["evaluate", out, "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores == {"test": metrics["test"], "val": metrics["val"]}
+    assert main(["evaluate", out]) == 0
+    assert f"{metrics['test']['accuracy']:.4f}" in capsys.readouterr().out
+
+    table = tmp_path / "p.parquet"
+    assert main(["predict", out, "--out", str(table), "--all-classes"]) == 0
+    rows = pq.read_table(table).to_pydict()
+    assert rows["id"] == [f"n{i:02d}" for i in range(40)]
+    assert list(rows) == ["id", "label", "probability", "p_0", "p_1"]
+
+    assert re.search("not empty.*--overwrite", complaint(capsys, "train", blobs, *SMALL, "--out", out))
+    again = str(tmp_path / "again")
+    assert main(["train", "--config", f"{out}/config.yaml", "--quiet", "--out", again]) == 0
+    assert capsys.readouterr().err == ""
+    assert Path(again, "model.safetensors").read_bytes() == Path(out, "model.safetensors").read_bytes()
+    assert main(["train", blobs, *SMALL, "--out", out, "--overwrite", "--quiet"]) == 0
+
+
+def test_parts_on_disk_can_be_inspected_and_trained(blobs, tmp_path, capsys):
+    parts = str(tmp_path / "parts")
+    assert main(["partition", blobs, "--by", "random", "--parts", "3", "--seed", "1", "--out", parts]) == 0
+    assert "40 nodes" in capsys.readouterr().out
+    assert main(["inspect", parts, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["parts"], report["nodes"], report["by"]) == (3, 40, "random")
+    assert report["gradient_spread"] > 0
+    assert sum(report["masks"]["train"]) == 8
+    assert main(["inspect", blobs, "--by", "random", "--parts", "3", "--seed", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes_per_part"] == report["nodes_per_part"]
+    assert main(["inspect", parts]) == 0
+    text = capsys.readouterr().out
+    assert "gradient bias" in text
+    assert "33.33 %" in text
+    assert main(["train", parts, *SMALL, "--quiet"]) == 0
+    assert "cut already" in complaint(capsys, "train", parts, "--parts", "7", "--quiet")
+
+
+def test_a_comparison_ends_in_a_table_and_goes_on_where_it_was(blobs, tmp_path, capsys):
+    command = ["compare", blobs, "--methods", "centralised,retexo[parts=3]", "--parts", "2", "--seeds", "2", *SMALL]
+    command += ["--out", str(tmp_path / "grid")]
+    assert main(command) == 0
+    first = capsys.readouterr()
+    assert first.err.count("\n") == 4
+    assert "retexo[parts=3]" in first.out
+    assert main(command) == 0
+    second = capsys.readouterr()
+    assert second.out == first.out
+    assert second.err.count("from an earlier call") == 4
+    assert main([*command, "--show"]) == 0
+    assert capsys.readouterr().out == first.out
+    assert "other options (model.hidden)" in complaint(capsys, *command, "--set", "hidden=5")
+
+
+def test_a_failed_cell_is_reported_and_the_exit_code_is_1(blobs, tmp_path, capsys):
+    command = ["compare", blobs, "--methods", "centralised,retexo[parts=41]", *SMALL, "--out", str(tmp_path / "grid")]
+    assert main(command) == 1
+    captured = capsys.readouterr()
+    assert "failed: retexo[parts=41], seed 0: " in captured.err
+    assert "Traceback" not in captured.err
+    assert "centralised" in captured.out
+
+
+def test_a_broken_run_is_one_line_and_exit_code_1(blobs, tmp_path, capsys):
+    command = ["train", blobs, "--parts", "2", *SMALL, "--quiet", "--out", str(tmp_path / "run")]
+    assert "trainer 1" in complaint(capsys, *command, "--faults", "raise:1@1", code=1)
+    assert RunFolder.open(tmp_path / "run").read_checkpoint().last
+
+
+def test_an_absent_trainer_is_named_as_it_happens(blobs, capsys):
+    command = ["train", blobs, "--method", "random-tma", "--interval", "1steps", "--parts", "3", *SMALL, "--plain"]
+    assert main([*command, "--faults", "kill:1@2"]) == 0
+    assert "trainer 1 absent: dead" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", PRESETS)
+def test_presets_print_yaml_that_trains(method, blobs, tmp_path, capsys):
+    assert main(["presets"]) == 0
+    assert method in capsys.readouterr().out
+    assert main(["presets", method]) == 0
+    file = tmp_path / "mine.yaml"
+    file.write_text(capsys.readouterr().out)
+    command = ["train", blobs, "--config", str(file), "--split", "random", *SMALL, "--quiet"]
+    assert main(command) == 0
+
+
+def test_datasets_lists_what_load_knows(capsys):
+    assert main(["datasets"]) == 0
+    text = capsys.readouterr().out
+    for name in ("digits", "sbm:", "planetoid-cora", "ogbn-products"):
+        assert name in text
+
+
+def test_an_unwritable_run_folder_is_said_before_training(blobs, tmp_path, capsys):
+    (tmp_path / "file").write_text("x")
+    message = complaint(capsys, "train", blobs, *SMALL, "--out", str(tmp_path / "file" / "run"))
+    assert "cannot be written" in message
+
+
+def program(*arguments: str, **options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "farflung", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def test_a_process_says_its_errors_in_one_line_and_exits_2():
+    process = program("train", "nosuch-graph")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    """Until the history has a few rounds; fails if the process ends before."""
+    patience = time.monotonic() + 120
+    while not path.exists() or path.read_text().count("\n") < 5:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < patience, "no round within two minutes"
+        time.sleep(0.05)
+
+
+def test_ctrl_c_leaves_a_checkpoint_a_partial_result_and_exit_code_130(tmp_path):
+    run = tmp_path / "run"
+    process = program(
+        "train", "digits", "--method", "super-tma", "--steps", "1000000", "--interval", "1steps", "--hidden", "8",
+        "--threads", "1", "--out", str(run),
+    )  # fmt: skip
+    wait_for(run / "history.jsonl", process)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == "interrupted"
+    folder = RunFolder.open(run)
+    metrics = folder.metrics()
+    assert metrics["complete"] is False
+    assert metrics["test"] is None
+    assert metrics["rounds"] >= 5
+    assert metrics["bytes"]["weights"] > 0
+    keeper = folder.read_checkpoint()
+    assert keeper.rounds == metrics["rounds"] == (run / "history.jsonl").read_text().count("\n")
+    assert all(torch.isfinite(value).all() for value in [*keeper.last.values(), *keeper.best.values()])
+    assert keeper.best_score == metrics["val"]["accuracy"]
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_importing_farflung_is_light_and_needs_no_extra():
+    heavy = ["torch", "torch_geometric", "numba", "ray", "ogb", "pyarrow", "sklearn", "flwr"]
+    script = f"import sys, farflung; print([m for m in {heavy} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert out == "[]\n"
+
+
+def test_training_works_without_any_optional_package(blobs):
+    script = (
+        "import sys\n"
+        "for name in ('ray', 'ogb', 'flwr', 'pymetis'): sys.modules[name] = None\n"
+        "import farflung\n"
+        f"run = farflung.train({blobs!r}, parts=2, steps=2, hidden=4, threads=1)\n"
+        "print(run.test['accuracy'] is not None)"
+    )
+    out = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert out == "True\n"
+
+
+def test_a_missing_extra_is_named_with_its_command(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ogb", None)
+    assert "pip install 'farflung[ogb]'" in complaint(capsys, "train", "ogbn-products")
+
+
+def test_public_names():
+    import farflung
+
+    for name in farflung.__all__:
+        assert getattr(farflung, name) is not None
+    assert set(farflung.__all__) <= set(dir(farflung))
+    with pytest.raises(AttributeError, match=r"no attribute 'tarin'.*train"):
+        _ = farflung.tarin
