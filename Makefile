@@ -41,8 +41,8 @@ format: $(READY) ## let ruff rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## the benchmark grid of docs/benchmarks.md (resumable)
-	$(BIN)/python benchmarks/run.py
+bench: $(READY) ## the measurements of docs/benchmarks.md
+	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

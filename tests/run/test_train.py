@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -231,16 +232,39 @@ def test_an_existing_run_is_refused_before_training_unless_overwritten(tmp_path)
 
 
 def test_threads_are_set_for_the_run_only():
-    before = torch.get_num_threads()
-    seen = []
+    def now() -> tuple[int, int]:
+        return torch.get_num_threads(), numba.get_num_threads()
+
+    before, seen = now(), []
 
     class Spy(MemoryJournal):
         def round(self, record: Round) -> None:
-            seen.append(torch.get_num_threads())
+            seen.append(now())
 
     train(blobs(), journal=Spy(), **SMALL)
-    assert set(seen) == {1}
-    assert torch.get_num_threads() == before
+    assert set(seen) == {(1, 1)}
+    assert now() == before
+
+
+def test_the_configuration_means_the_same_from_any_folder(tmp_path, monkeypatch):
+    from farflung.graph.store import save_graph
+
+    monkeypatch.chdir(tmp_path)
+    save_graph(blobs(), "g.npz")
+    np.save("sides.npy", np.arange(60) % 3)
+    run = train("g.npz", out="run", by="given", given="sides.npy", **SMALL)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = execute(resolve({}, file=read_yaml(tmp_path / "run" / "config.yaml")))
+    assert again.metrics["test"] == run.metrics["test"]
+    assert again.partition.digest == run.partition.digest
+    assert SavedRun.open(tmp_path / "run").evaluate()["test"] == run.test
+
+
+def test_a_folder_that_is_called_like_a_data_set_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    assert train("digits", **SMALL).graph.num_nodes == 1797
 
 
 def test_when_all_trainers_die_the_checkpoint_loads_and_the_result_is_partial(tmp_path):

@@ -13,6 +13,7 @@ from farflung.cli import options as o
 from farflung.methods.presets import PRESETS
 
 if TYPE_CHECKING:
+    from farflung.graph import Graph
     from farflung.run.compare import Cell
 
 METHODS = ", ".join(PRESETS)
@@ -87,6 +88,7 @@ def train(
         journal=None if quiet else screen_journal(plain=plain),
     )
     screen = console()
+    screen.print("; ".join([_sizes(run.graph), *run.graph.notes]), soft_wrap=True)
     screen.print(metrics_table({"test": run.test, "val": run.val}))
     clock = run.metrics["seconds"]
     screen.print(
@@ -110,8 +112,9 @@ def compare(
     ] = "centralised,super-tma,retexo",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds: 0, 1, ...")] = 1,
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for one file per cell and compare.json.")
-    ] = Path("runs/compare"),
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder for one file per cell and compare.json; runs/compare-GRAPH."),
+    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print what is there; train nothing.")] = False,
     encoder: o.Encoder = None,
     parts: o.Parts = None,
@@ -137,9 +140,10 @@ def compare(
     An option goes to all methods that use it; one that none uses is an error.
     """
     from farflung.report.tables import comparison_table, console
-    from farflung.run.compare import RESULT, Trained, parse_methods, plan, read_comparison, run_grid
+    from farflung.run.compare import RESULT, Trained, file_name, parse_methods, plan, read_comparison, run_grid
     from farflung.run.progress import screen_journal
 
+    out = out or Path("runs") / f"compare-{file_name(Path(graph).stem)}"
     if show:
         comparison = read_comparison(out)
     else:
@@ -169,12 +173,16 @@ def compare(
             on_cell=_cell_lines(len(cells), quiet=quiet),
         )
     screen = console()
-    screen.print(comparison_table(comparison.graph, comparison.metric, comparison.rows))
+    screen.print(comparison_table(comparison.graph, comparison.metric, comparison.rows, width=screen.width))
     screen.print(f"written to {out / RESULT}", soft_wrap=True)
     for failure in comparison.failed:
         print(f"failed: {failure['label']}, seed {failure['seed']}: {failure['error']}", file=sys.stderr)
     if comparison.failed:
         raise typer.Exit(1)
+
+
+def _sizes(graph: Graph) -> str:
+    return f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} directed edges"
 
 
 def _cell_lines(total: int, *, quiet: bool) -> Callable[[Cell, Mapping[str, Any], bool], None]:

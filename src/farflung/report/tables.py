@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -19,27 +19,33 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140, highlight=False)
 
 
-def comparison_table(graph: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per method: test and validation metric in per cent, bytes, time."""
+def comparison_table(graph: str, metric: str, rows: Sequence[Mapping[str, Any]], *, width: int = 140) -> Table:
+    """One row per method: test and validation metric in per cent, bytes, time.
+
+    Below 100 columns of `width` the validation metric and the time on this machine are left out.
+    """
     seeds = max((len(row["seeds"]) for row in rows), default=0)
     title = f"{graph}: mean ± sd over {seeds} seed{'' if seeds == 1 else 's'}"
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     table.add_column("method", no_wrap=True)
     metric = f"{metric} %"
-    for name in (f"test\n{metric}", f"val\n{metric}", "bytes", "of them\ntraining", "times\nfewer", "clock", "here"):
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        f"test\n{metric}": lambda row: _percent(row["test"]),
+        f"val\n{metric}": lambda row: _percent(row["val"]),
+        "bytes": lambda row: _known(row["bytes"].get("total"), size),
+        "of them\ntraining": lambda row: _known(row["training_bytes"], size),
+        "times\nfewer": lambda row: _known(row["times_fewer"], lambda times: f"{times:.1f}x"),
+        "clock": lambda row: _known(row["seconds"].get("virtual"), seconds),
+        "here": lambda row: _known(row["seconds"].get("wall"), seconds),
+    }
+    if width < 100:
+        del columns[f"val\n{metric}"], columns["here"]
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        clock = row["seconds"]
-        table.add_row(
-            str(row["label"]).replace("[", r"\["),
-            _percent(row["test"]),
-            _percent(row["val"]),
-            _known(row["bytes"].get("total"), size),
-            _known(row["training_bytes"], size),
-            _known(row["times_fewer"], lambda times: f"{times:.1f}x"),
-            _known(clock.get("virtual"), seconds),
-            _known(clock.get("wall"), seconds),
-        )
+        table.add_row(str(row["label"]).replace("[", r"\["), *(cell(row) for cell in columns.values()))
+    table.caption = "clock: time on the modelled network, all trainers at once; here: time on this machine"
+    table.caption_justify = "left"
     return table
 
 
@@ -70,5 +76,5 @@ def _percent(spread: Mapping[str, Any]) -> str:
     return f"{100 * spread['mean']:.2f}{sd}"
 
 
-def _known(value: float | None, text: Any) -> str:
-    return "-" if value is None else str(text(value))
+def _known(value: float | None, text: Callable[[float], str]) -> str:
+    return "-" if value is None else text(value)

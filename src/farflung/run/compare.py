@@ -48,7 +48,7 @@ class Cell:
     @property
     def file(self) -> str:
         """Its file's name; distinct labels that only differ in signs must not share one (see `plan`)."""
-        return f"{re.sub(r'[^A-Za-z0-9=.,_-]+', '_', self.label).strip('_')}.seed{self.seed}.json"
+        return f"{file_name(self.label)}.seed{self.seed}.json"
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,11 @@ class Comparison:
             "methods": list(self.rows),
             "failed": list(self.failed),
         }
+
+
+def file_name(text: str) -> str:
+    """`text` as part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9=.,_-]+", "_", text).strip("_")
 
 
 def parse_methods(text: str) -> list[MethodSpec]:

@@ -12,7 +12,6 @@ from typing import IO, Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from farflung.errors import FarflungError
@@ -216,29 +215,26 @@ class ScreenJournal:
     def _of(self, round: int) -> str:
         return f"round {round + 1}" + (f"/{self._now.rounds}" if self._now.rounds else "")
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> Text:
         """The live display; drawn anew four times a second, so that the time to the next aggregation runs."""
         now, record = self._now, self._now.record
-        table = Table.grid(padding=(0, 2))
-        phase = f"{now.phase or 'setting up'} {self._of(now.round)}"
-        cells: list[str | Text] = [Text(self._method, style="bold"), phase]
+        above = [self._method, f"{now.phase or 'setting up'} {self._of(now.round)}"]
+        below = []
         if record is not None:
             if record.loss is not None:
-                cells.append(f"loss {record.loss:.4f}")
+                above.append(f"loss {record.loss:.4f}")
             value = (record.val or {}).get(self._metric)
-            best = "" if now.best is None else f" (best {now.best:.4f})"
             if value is not None:
-                cells.append(f"val {self._metric} {value:.4f}{best}")
-            cells.append(f"clock {in_seconds(record.seconds)}")
-        cells.append(f"sent {size(self._bytes())}")
+                best = "" if now.best is None else f" (best {now.best:.4f})"
+                above.append(f"val {self._metric} {value:.4f}{best}")
+            below.append(f"clock {in_seconds(record.seconds)}")
+        below.append(f"sent {size(self._bytes())}")
         if now.takes is not None:
             left = max(0.0, now.takes - (self._clock() - now.began))
-            cells.append(f"next in {in_seconds(left)}")
+            below.append(f"next in {in_seconds(left)}")
         if record is not None and record.absent:
-            missing = ", ".join(f"{trainer} ({why})" for trainer, why in record.absent.items())
-            cells.append(Text(f"absent: {missing}", style="yellow"))
-        table.add_row(*cells)
-        return table
+            below.append("absent: " + ", ".join(f"{trainer} ({why})" for trainer, why in record.absent.items()))
+        return Text("  ".join(above) + "\n  " + "  ".join(below), no_wrap=True, overflow="ellipsis")
 
 
 def screen_journal(*, plain: bool = False, transient: bool = False) -> Callable[[RunConfig, Ledger], ScreenJournal]:

@@ -64,6 +64,7 @@ def dressed(
     """
     if given is None:
         raw, parts = open_graph(config.graph, symmetric=config.symmetric)
+        config = _with_absolute_paths(config, parts is not None)
     else:
         raw, parts = _as_given(given, symmetric=config.symmetric)
     config = complete(config, raw)
@@ -97,9 +98,19 @@ def recut(parts: Partition, raw: Graph, graph: Graph) -> Partition:
 
 def open_graph(name: str, *, symmetric: bool = False) -> tuple[Graph, Partition | None]:
     """The graph called `name`: a data set, a file or a partition folder (which then comes with it)."""
-    if Path(name).is_dir():
+    if (Path(name) / "manifest.json").is_file():
         return _as_given(Partition.open(name), symmetric=symmetric)
     return load(name, symmetric=symmetric), None
+
+
+def _with_absolute_paths(config: RunConfig, in_parts: bool) -> RunConfig:
+    """The configuration with files by their absolute paths: it means the same from any folder."""
+    changes = {}
+    if in_parts or (config.graph.endswith(".npz") and Path(config.graph).is_file()):
+        changes["graph"] = str(Path(config.graph).resolve())
+    if config.partition.given is not None and Path(config.partition.given).is_file():
+        changes["partition__given"] = str(Path(config.partition.given).resolve())
+    return config.replace(**changes) if changes else config
 
 
 def _as_given(given: Graph | Partition, *, symmetric: bool) -> tuple[Graph, Partition | None]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 
@@ -219,13 +220,15 @@ def trainer_spec(config: RunConfig, graph: Graph) -> TrainerSpec:
 @contextmanager
 def cpu_threads(threads: int | None) -> Iterator[int]:
     """Compute with so many threads inside the block (None: as PyTorch is set); gives their number."""
-    before = torch.get_num_threads()
+    before, compiled_before = torch.get_num_threads(), numba.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     try:
         yield torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
+        numba.set_num_threads(compiled_before)
 
 
 def _keep_given(folder: RunFolder, source: Source, given: Graph | Partition | None) -> Source:
