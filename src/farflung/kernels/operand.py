@@ -35,15 +35,20 @@ Operand: TypeAlias = torch.Tensor | SparseMatrix | Product
 
 
 def formed(operand: Operand) -> torch.Tensor | SparseMatrix:
-    """The operand as a plain factor: products are multiplied out; sparse ones stay sparse while that is faster."""
-    if not isinstance(operand, Product):
+    """The operand as a plain factor: products are multiplied out, and what is sparse stays so while that is faster."""
+    if isinstance(operand, torch.Tensor):
         return operand
-    if isinstance(operand.factor, torch.Tensor):
-        return operand.adjacency @ operand.factor
-    product = operand.adjacency.to_scipy() @ operand.factor.to_scipy()
+    if isinstance(operand, Product):
+        if isinstance(operand.factor, torch.Tensor):
+            return operand.adjacency @ operand.factor
+        operand = _product(operand.adjacency, operand.factor)
+    return torch.from_numpy(operand.to_scipy().toarray()) if operand.density >= DENSE_FROM else operand
+
+
+def _product(left: SparseMatrix, right: SparseMatrix) -> SparseMatrix:
+    product = left.to_scipy() @ right.to_scipy()
     product.sort_indices()
-    sparse = SparseMatrix.from_scipy(product, operand.factor.values.dtype)
-    return torch.from_numpy(product.toarray()) if sparse.density >= DENSE_FROM else sparse
+    return SparseMatrix.from_scipy(product, right.values.dtype)
 
 
 def dropped(operand: Operand, share: float, key: int | None) -> Operand:

@@ -9,8 +9,7 @@ import scipy.sparse as sp
 import torch
 
 from farflung.graph import FeatureBlock
-from farflung.kernels import formed
-from farflung.nn import Gathered, Layer, flat, halo_adjacency, select
+from farflung.nn import Gathered, Layer, fixed, flat, halo_adjacency, select
 from farflung.partition import Shard
 from farflung.seeding import derive
 from farflung.team import Clock, Message
@@ -164,7 +163,7 @@ class LazyTrainer(Trainer):
         conv = self.model.layers[layer].conv
         factor = features_as_factor(stacked if matrix is not None else h, dtype)
         with torch.no_grad():
-            self.gathered = tuple(formed(operand) for operand in conv.aggregate(matrix, factor))
+            self.gathered = fixed(conv.aggregate(matrix, factor))
         self.train_gathered = select(self.gathered, self.rows["train"])
         self.val_gathered = select(self.gathered, self.rows["val"])
 

@@ -2,7 +2,7 @@
 
 from farflung.nn.adjacency import graph_adjacency, halo_adjacency, local_adjacency
 from farflung.nn.config import ModelConfig
-from farflung.nn.convs import Gathered, select
+from farflung.nn.convs import Gathered, fixed, select
 from farflung.nn.encoder import Encoder, Layer, build_encoder, layer_key
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Layer",
     "ModelConfig",
     "build_encoder",
+    "fixed",
     "graph_adjacency",
     "halo_adjacency",
     "layer_key",

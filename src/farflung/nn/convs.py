@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from farflung.kernels import Operand, Product, SparseMatrix, dropped, rows, times
+from farflung.kernels import Operand, Product, SparseMatrix, dropped, formed, rows, times
 from farflung.nn.adjacency import Aggregation
 from farflung.seeding import derive
 
@@ -48,7 +48,10 @@ class Conv(nn.Module):
     def combine(self, gathered: Gathered, key: int | None = None) -> torch.Tensor:
         """Map what was gathered to [R, out]. `key` seeds dropout on it; None: no dropout."""
         out: torch.Tensor = self.bias
-        for place, (operand, weight) in enumerate(zip(gathered, self.weights, strict=True)):
+        weights = list(self.weights)
+        if len(gathered) < len(weights):  # operands side by side, see `fixed`
+            weights = [torch.cat(weights)]
+        for place, (operand, weight) in enumerate(zip(gathered, weights, strict=True)):
             operand = dropped(operand, self.dropout, None if key is None else derive(key, "operand", place))
             out = (
                 torch.addmm(out, operand, weight) if isinstance(operand, torch.Tensor) else out + times(operand, weight)
@@ -82,7 +85,7 @@ class SAGEConv(Conv):
         return (_first(h, matrix.shape[0]), Product(matrix, h))
 
     def combine(self, gathered: Gathered, key: int | None = None) -> torch.Tensor:
-        own, mean = gathered
+        own, mean = gathered[0], gathered[-1]
         root, neighbour = self.weights
         narrower = root.shape[1] < root.shape[0]
         if not (narrower and isinstance(mean, Product) and mean.factor is own) or (key is not None and self.dropout):
@@ -106,6 +109,17 @@ def _first(h: torch.Tensor | SparseMatrix, count: int) -> torch.Tensor | SparseM
     if isinstance(h, torch.Tensor):
         return h[:count]
     return SparseMatrix.from_scipy(h.to_scipy()[:count], h.values.dtype)
+
+
+def fixed(gathered: Gathered) -> Gathered:
+    """What was gathered from constant inputs, in the form that is fastest to multiply again and again.
+
+    Products are formed, and dense operands stand side by side in one: a single multiplication then serves them all.
+    """
+    plain = tuple(formed(operand) for operand in gathered)
+    if len(plain) > 1 and all(isinstance(operand, torch.Tensor) for operand in plain):
+        return (torch.cat([operand for operand in plain if isinstance(operand, torch.Tensor)], dim=1),)
+    return plain
 
 
 def select(gathered: Gathered, index: np.ndarray) -> Gathered:

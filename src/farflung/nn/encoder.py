@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import cast
 
 import torch
 from torch import nn
 
-from farflung.kernels import Product, SparseMatrix, formed
+from farflung.kernels import Product, SparseMatrix
 from farflung.nn.config import ModelConfig
-from farflung.nn.convs import CONVS, Conv, Gathered
+from farflung.nn.convs import CONVS, Conv, Gathered, fixed
 from farflung.seeding import derive, torch_seed
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "prelu": nn.PReLU, "elu": nn.ELU, "gelu": nn.GELU}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": lambda: nn.ReLU(inplace=True),  # no step before it needs its input again
+    "prelu": nn.PReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+}
 
 
 class Layer(nn.Module):
@@ -80,9 +86,9 @@ class Encoder(nn.Module):
         Sparse features without dropout stay an unformed product where that has fewer entries to multiply.
         """
         gathered = self.layers[0].conv.aggregate(matrix, x)
-        return tuple(
-            operand if self.dropout == 0 and _cheaper_unformed(operand) else formed(operand) for operand in gathered
-        )
+        if self.dropout == 0 and any(_cheaper_unformed(operand) for operand in gathered):
+            return gathered
+        return fixed(gathered)
 
     def forward(self, matrix: SparseMatrix | None, gathered: Gathered, key: int | None = None) -> torch.Tensor:
         """Class scores [R, C] on a square `matrix` [R, R], from what `prepare` gathered.
@@ -118,6 +124,11 @@ def build_encoder(
     config: ModelConfig, num_features: int, num_classes: int, heads: bool, seed: int, dtype: torch.dtype
 ) -> Encoder:
     """An encoder whose initial weights depend on `seed` alone (drawn in float32, whatever `dtype`)."""
-    with torch_seed(seed, "init"):
-        encoder = Encoder(config, num_features, num_classes, heads)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch_seed(seed, "init"):
+            encoder = Encoder(config, num_features, num_classes, heads)
+    finally:
+        torch.set_default_dtype(before)
     return encoder.to(dtype)
