@@ -1,8 +1,8 @@
 """Accuracy and bytes of five methods on five real graphs, GCN and SAGE: the table of docs/benchmarks.md.
 
-Runs `farflung compare` once per graph and encoder, two at a time with one thread each, and may be broken off and started
-again: finished cells are kept. Needs FARFLUNG_DATA. With `--check K` it trains K cells again, drawn at random, and compares
-them with what is there.
+Runs `farflung compare` once per graph and encoder, two at a time with one thread each, and may be broken off and
+started again: finished cells are kept. Needs FARFLUNG_DATA. With `--check K` it trains K cells again, drawn at random,
+and compares them with what is there.
 """
 
 from __future__ import annotations

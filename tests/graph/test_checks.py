@@ -119,3 +119,8 @@ def test_memory_mapped_arrays_are_not_scanned(tmp_path: Path) -> None:
     np.save(tmp_path / "indices.npy", np.array([9, 9], np.int32))
     mapped = np.load(tmp_path / "indices.npy", mmap_mode="r")
     assert Graph(indptr=np.array([0, 2]), indices=mapped).num_edges == 2
+
+
+def test_negative_edge_weights_are_refused_with_the_edge() -> None:
+    with pytest.raises(InputError, match=r"`edge_weight` must be >= 0, found -2 at edge 1"):
+        Graph.from_edges([0, 1], [1, 2], num_nodes=3, edge_weight=[1.0, -2.0])

@@ -158,6 +158,7 @@ def test_edges_of_a_row_stay_in_the_order_of_the_graph(graph, aggregation):
 
 @pytest.mark.parametrize("weight", [-1.0, -3.0])
 def test_weights_that_leave_gcn_without_a_degree_are_refused(weight):
-    graph = Graph.from_edges([0], [1], num_nodes=2, edge_weight=[weight])
+    graph = Graph.from_edges([0], [1], num_nodes=2, edge_weight=[1.0])
+    graph = graph.with_(edge_weight=np.array([weight], np.float32))
     with pytest.raises(InputError, match="node 1"):
         graph_adjacency("gcn", graph, np.float64)

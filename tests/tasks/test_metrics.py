@@ -26,9 +26,7 @@ def tasks(draw, multilabel: bool | None = None, min_nodes: int = 0):
 
 def naive_auc(scores: np.ndarray, positive: np.ndarray) -> float:
     wins = [
-        1.0 if one > zero else 0.5 if one == zero else 0.0
-        for one in scores[positive]
-        for zero in scores[~positive]
+        1.0 if one > zero else 0.5 if one == zero else 0.0 for one in scores[positive] for zero in scores[~positive]
     ]
     return sum(wins) / len(wins)
 

@@ -13,9 +13,7 @@ def rounds_where(holds, trainer: int, upto: int = 12) -> list[int]:
 
 
 def test_parse_reads_every_kind():
-    plan = FaultPlan.parse(
-        "kill:1@5, delay:0@3=2.5s, nan:2@7,kill:1@5-9 , slow:0@2-4=3x, raise:3@0, delay:4@1=inf"
-    )
+    plan = FaultPlan.parse("kill:1@5, delay:0@3=2.5s, nan:2@7,kill:1@5-9 , slow:0@2-4=3x, raise:3@0, delay:4@1=inf")
     assert plan == FaultPlan(
         [
             Fault(1, 5, "kill"),
@@ -27,9 +25,7 @@ def test_parse_reads_every_kind():
             Fault(4, 1, "delay", seconds=math.inf),
         ]
     )
-    assert str(plan) == (
-        "kill:1@5, delay:0@3=2.5s, nan:2@7, kill:1@5-9, slow:0@2-4=3x, raise:3@0, delay:4@1=infs"
-    )
+    assert str(plan) == ("kill:1@5, delay:0@3=2.5s, nan:2@7, kill:1@5-9, slow:0@2-4=3x, raise:3@0, delay:4@1=infs")
 
 
 @pytest.mark.parametrize("text", ["", "  "])

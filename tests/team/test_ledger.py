@@ -65,9 +65,7 @@ def test_the_table_holds_the_rows_in_order(rows):
 
 
 def test_orders_of_the_sums_are_stable():
-    ledger = ledger_of(
-        [(1, "b", "weights", 1, 0, 1), (0, "a", "features", 0, 1, 2), (0, "b", "setup", SERVER, 0, 3)]
-    )
+    ledger = ledger_of([(1, "b", "weights", 1, 0, 1), (0, "a", "features", 0, 1, 2), (0, "b", "setup", SERVER, 0, 3)])
     assert list(ledger.by_phase()) == ["b", "a"]
     assert list(ledger.by_kind()) == ["setup", "features", "weights"]
     assert list(ledger.rounds()) == [0, 1]

@@ -85,6 +85,12 @@ def check_values(graph: Graph) -> None:
             if bad is not None:
                 width = 1 if values.ndim == 1 else values.shape[1]
                 _raise_not_finite(where, name, *divmod(bad, width), values.flat[bad])
+    if graph.edge_weight is not None and (graph.edge_weight < 0).any():
+        bad = int(np.argmax(graph.edge_weight < 0))
+        raise InputError(
+            f"{where}: `edge_weight` must be >= 0, found {graph.edge_weight[bad]:g} at edge {bad}: "
+            "put signs into edge_attr or an edge type"
+        )
     if graph.ids is not None and len(graph.ids):
         ordered = np.sort(graph.ids)
         twice = np.flatnonzero(ordered[1:] == ordered[:-1])

@@ -96,7 +96,7 @@ class _Lazy:
             if limit is not None and t > 0 and self.team.now() - started >= limit:
                 break
             self.team.begin(self.round, f"layer{number}")
-            setting.journal.expect(f"layer{number}", self.round, None, None)
+            setting.journal.expect(f"layer{number}", self.round, setting.train.steps, None)
             message = Message(
                 "gradient",
                 {"layer": number, "round": self.round, "of": self.total, "score": t > 0, "keep": better},
@@ -172,7 +172,7 @@ class _Lazy:
 
     def _finish(self, number: int, layer: Layer, ended: Round, better: bool) -> None:
         """Score the weights of the last round, and leave the chosen ones in the model."""
-        self.team.begin(ended.round, f"layer{number}")
+        self.team.begin(self.round, f"layer{number}")
         message = Message("score", {"layer": number, "keep": better}, {"evaluation": flat.pack(layer)})
         replies = require_some(self.team.broadcast(message, self.setting.train.deadline), "score")
         ready, _ = self._ready(replies, better)

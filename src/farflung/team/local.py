@@ -141,12 +141,17 @@ class LocalTeam(Team):
                     rows[int(peer)]["/".join([kind, str(reply.trainer), *rest])] = array
             for peer_id, by_kind in sizes.items():
                 between.add(reply.trainer, peer_id, by_kind, awaited=reply.done)
+            _acknowledge(between, reply)
         self._carry(between)
-        self._deliver(
+        received = self._deliver(
             {k: Message(m.verb, m.scalars, {**m.arrays, **rows[k]}) for k, m in receive.items()},
             deadline,
             from_peers=True,
         )
+        up = _Traffic()
+        for reply in received:
+            _acknowledge(up, reply)
+        self._carry(up)
         return [_without_payload(reply) for reply in sent]
 
     def evaluate(self, weights: np.ndarray) -> Mapping[str, float | None]:
@@ -215,6 +220,12 @@ class LocalTeam(Team):
             columns = np.array(entries, dtype=np.int64).T
             self.ledger.add(self.round, self.phase, kind, columns[0], columns[1], columns[2])
         self._now += self._link.seconds(np.array(senders), np.array(receivers), np.array(totals))
+
+
+def _acknowledge(traffic: _Traffic, reply: Reply) -> None:
+    """The envelope of an answer whose arrays, if any, went to peers."""
+    if reply.message is not None:
+        traffic.add(reply.trainer, SERVER, {"control": reply.message.bytes_by_kind()["control"]}, awaited=reply.done)
 
 
 def _without_payload(reply: Reply) -> Reply:
