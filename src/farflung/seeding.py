@@ -1,7 +1,7 @@
 """Random numbers by purpose.
 
-Nothing here or elsewhere in Farflung draws from a global generator: each draw has a seed derived from
-(run seed, purpose, place), so that a run repeats to the bit and no component disturbs another.
+Nothing here or elsewhere in Farflung depends on the state of a global generator or changes it: each draw has a seed
+derived from (run seed, purpose, place), so that a run repeats to the bit and no component disturbs another.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def generator(seed: int, purpose: str, *place: int) -> np.random.Generator:
 def torch_seed(seed: int, purpose: str, *place: int) -> Iterator[None]:
     """Seed torch's global generator inside the block and give it back untouched afterwards.
 
-    For the places where PyTorch knows no other generator: dropout and the initial weights of modules.
+    For the one place where PyTorch knows no other generator: the initial weights of modules.
     """
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive(seed, purpose, *place))

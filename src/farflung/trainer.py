@@ -13,6 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from farflung.errors import FarflungError
+from farflung.graph.graph import MASKS
 from farflung.kernels import SparseMatrix
 from farflung.nn.config import ModelConfig
 from farflung.nn.encoder import Encoder, build_encoder
@@ -42,6 +43,7 @@ class TrainerSpec(BaseModel):
 
     @property
     def torch_dtype(self) -> torch.dtype:
+        """`dtype` as torch has it."""
         return getattr(torch, self.dtype)
 
     def build_model(self) -> Encoder:
@@ -78,7 +80,7 @@ class Trainer:
         self.model = spec.build_model()
         self.rows = {
             name: np.flatnonzero(getattr(shard.split, name)) if shard.split is not None else np.empty(0, np.int64)
-            for name in ("train", "val", "test")
+            for name in MASKS
         }
 
     def handle(self, message: Message) -> Message:

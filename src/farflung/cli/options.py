@@ -13,6 +13,7 @@ RunPath = Annotated[Path, typer.Argument(metavar="DIR", help="Run folder, as `fa
 
 
 def flag(flag: str, metavar: str, text: str) -> Any:
+    """A flag with a value; None where it is not given, so that presets and files can set the option."""
     return typer.Option(flag, metavar=metavar, help=text, show_default=False)
 
 
@@ -54,6 +55,7 @@ def given_options(sets: Sequence[str] | None, **flags: Any) -> dict[str, Any]:
 
 
 def file_options(path: Path | None) -> dict[str, Any]:
+    """Options of the `--config` file, by dotted path; none without one."""
     from farflung.run.config import read_yaml
 
     return {} if path is None else read_yaml(path)

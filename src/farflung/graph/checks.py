@@ -2,7 +2,8 @@
 
 `check_graph` runs whenever a `Graph` is made: shapes, dtypes, ranges, masks, in a few passes over the arrays.
 `check_values` is for data that comes in from outside: finite numbers and unique ids as well.
-Arrays that are memory-mapped are taken as already checked: their values are not read.
+Arrays that are memory-mapped are taken as already checked: their values are not read, but for classes, masks, node
+types and the signs of weights.
 """
 
 from __future__ import annotations

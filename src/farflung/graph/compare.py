@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from farflung.graph.graph import Graph, Split
+from farflung.graph.graph import MASKS, Graph, Split
 
 
 def differences(first: Graph, second: Graph) -> list[str]:
@@ -23,7 +23,7 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a.dtype == b.dtype and np.array_equal(a, b)
     if isinstance(a, Split) and isinstance(b, Split):
-        return all(_same(getattr(a, part), getattr(b, part)) for part in ("train", "val", "test"))
+        return all(_same(getattr(a, part), getattr(b, part)) for part in MASKS)
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
     if isinstance(a, tuple) and isinstance(b, tuple):

@@ -17,6 +17,9 @@ from farflung.errors import InputError
 FeatureBlock: TypeAlias = "np.ndarray | sp.csr_matrix"
 """Features of the nodes of one type: dense float16/32/64 [N_t, F_t] or scipy CSR of the same shape."""
 
+MASKS = ("train", "val", "test")
+"""The fields of a `Split`, in their order."""
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -29,7 +32,7 @@ class Split:
     def __post_init__(self) -> None:
         from farflung.graph.checks import as_mask
 
-        for part in ("train", "val", "test"):
+        for part in MASKS:
             object.__setattr__(self, part, as_mask(getattr(self, part), f"{part} mask"))
 
 

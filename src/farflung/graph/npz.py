@@ -19,10 +19,9 @@ import numpy as np
 
 from farflung.errors import InputError
 from farflung.graph.build import from_edges, symmetrise
-from farflung.graph.graph import Graph, Split
+from farflung.graph.graph import MASKS, Graph, Split
 from farflung.graph.store import FORMAT, block_from, from_arrays, public_splits
 
-_PARTS = ("train", "val", "test")
 _SIZES = ("num_nodes", "num_users", "num_items", "num_relations")
 _KNOWN = {
     "edge_index",
@@ -214,7 +213,7 @@ def _targets(
     for suffix in sorted(suffixes, key=lambda s: (s != f"__{target}", s)):
         for split in _split_of(arrays, suffix):
             masks = []
-            for part in _PARTS:
+            for part in MASKS:
                 mask = np.zeros(total, np.bool_)
                 mask[rows] = getattr(split, part)
                 masks.append(mask)
@@ -225,7 +224,7 @@ def _targets(
 def _split_of(arrays: Mapping[str, np.ndarray], suffix: str) -> tuple[Split, ...]:
     if f"train_mask{suffix}" not in arrays:
         return ()
-    return (Split(*(arrays[f"{part}_mask{suffix}"] for part in _PARTS)),)
+    return (Split(*(arrays[f"{part}_mask{suffix}"] for part in MASKS)),)
 
 
 def _edge_index(edge_index: np.ndarray) -> np.ndarray:

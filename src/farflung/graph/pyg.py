@@ -9,15 +9,13 @@ import scipy.sparse as sp
 import torch
 
 from farflung.errors import InputError
-from farflung.graph.build import from_edges
-from farflung.graph.graph import FeatureBlock, Graph, Split
+from farflung.graph.build import EDGE_FIELDS, from_edges
+from farflung.graph.graph import MASKS, FeatureBlock, Graph, Split
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-_PARTS = ("train", "val", "test")
-_EDGE_FIELDS = ("edge_type", "edge_weight", "edge_attr")
-_TAKEN = {"x", "y", "edge_index", "num_nodes", "node_type", "original_id", *_EDGE_FIELDS}
+_TAKEN = {"x", "y", "edge_index", "num_nodes", "node_type", "original_id", *EDGE_FIELDS}
 
 
 def from_pyg(data: Data, *, duplicates: str = "keep", name: str = "graph") -> Graph:
@@ -39,7 +37,7 @@ def from_pyg(data: Data, *, duplicates: str = "keep", name: str = "graph") -> Gr
     source, destination = _numpy(data.edge_index)
     num_nodes = _num_nodes(data)
     fields: dict[str, Any] = {
-        key: _numpy(getattr(data, key)) for key in (*_EDGE_FIELDS, "node_type") if getattr(data, key, None) is not None
+        key: _numpy(getattr(data, key)) for key in (*EDGE_FIELDS, "node_type") if getattr(data, key, None) is not None
     }
     if data.x is not None:
         fields["x"] = _features(data.x)
@@ -82,11 +80,11 @@ def to_pyg(graph: Graph) -> Data:
     )
     if graph.x is not None:
         data.x = _tensor(graph.x)
-    for key in ("y", "node_type", *_EDGE_FIELDS):
+    for key in ("y", "node_type", *EDGE_FIELDS):
         if getattr(graph, key) is not None:
             data[key] = _tensor(getattr(graph, key))
     splits = (graph.split,) if graph.split is not None else graph.public_splits
-    for part in _PARTS if splits else ():
+    for part in MASKS if splits else ():
         masks = np.stack([getattr(split, part) for split in splits], axis=1)
         data[f"{part}_mask"] = _tensor(masks[:, 0] if len(splits) == 1 else masks)
     if graph.ids is not None:
@@ -110,12 +108,12 @@ def _num_nodes(data: Data) -> int:
 
 
 def _splits(data: Data) -> tuple[Split, ...]:
-    present = [part for part in _PARTS if getattr(data, f"{part}_mask", None) is not None]
+    present = [part for part in MASKS if getattr(data, f"{part}_mask", None) is not None]
     if not present:
         return ()
-    if len(present) < len(_PARTS):
+    if len(present) < len(MASKS):
         raise InputError(f"from_pyg: `data` has a {present[0]}_mask but not all of train, val and test; add the rest")
-    masks = [_numpy(data[f"{part}_mask"]) for part in _PARTS]
+    masks = [_numpy(data[f"{part}_mask"]) for part in MASKS]
     width = max(mask.shape[1] if mask.ndim == 2 else 1 for mask in masks)
     columns = [mask if mask.ndim == 2 else np.repeat(mask[:, None], width, axis=1) for mask in masks]
     return tuple(Split(*(mask[:, i] for mask in columns)) for i in range(width))

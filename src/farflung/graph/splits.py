@@ -117,7 +117,7 @@ def _random(graph: Graph, argument: str, name: str, seed: int) -> Split:
     if len(numbers) == 3 and min(numbers) >= 0 and sum(numbers) <= 1 + 1e-9:
         train, val, test = numbers
         return random_split(graph, train, val, seed, None if sum(numbers) > 1 - 1e-9 else test)
-    if len(numbers) == 2 and all(n >= 0 and n == int(n) for n in numbers):
+    if len(numbers) == 2 and all(n >= 0 and n.is_integer() for n in numbers):
         return per_class_split(graph, int(numbers[0]), int(numbers[1]), seed)
     raise InputError(
         f"split '{name}': expected three shares that sum to at most 1 (random:0.6/0.2/0.2) or two counts per "

@@ -18,13 +18,12 @@ import scipy.sparse as sp
 
 from farflung.errors import InputError
 from farflung.graph.checks import check_values
-from farflung.graph.graph import FeatureBlock, Graph, Split
+from farflung.graph.graph import MASKS, FeatureBlock, Graph, Split
 
 FORMAT = "farflung-graph"
 VERSION = 1
 _PLAIN = ("y", "node_type", "edge_type", "edge_weight", "edge_attr", "ids")
 _NAMES = ("class_names", "node_type_names", "edge_type_names")
-_PARTS = ("train", "val", "test")
 
 
 def save_graph(graph: Graph, path: str | Path) -> None:
@@ -45,7 +44,7 @@ def save_graph(graph: Graph, path: str | Path) -> None:
     for name in _PLAIN:
         if getattr(graph, name) is not None:
             arrays[name] = getattr(graph, name)
-    for part in _PARTS:
+    for part in MASKS:
         if graph.public_splits:
             arrays[f"{part}_masks"] = np.stack([getattr(s, part) for s in graph.public_splits])
         if graph.split is not None:
@@ -87,7 +86,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Gr
         indptr=indptr,
         indices=indices,
         features=tuple(block_from(arrays, f"__{t}" if t else "") for t in range(int(arrays["num_node_types"]))),
-        split=Split(*(arrays[f"split_{p}"] for p in _PARTS)) if "split_train" in arrays else None,
+        split=Split(*(arrays[f"split_{p}"] for p in MASKS)) if "split_train" in arrays else None,
         public_splits=public_splits(arrays),
         columns=_prefixed(arrays, "column__"),
         edge_columns=_prefixed(arrays, "edge_column__"),
@@ -111,9 +110,9 @@ def block_from(arrays: Mapping[str, np.ndarray], suffix: str) -> FeatureBlock | 
 
 def public_splits(arrays: Mapping[str, np.ndarray]) -> tuple[Split, ...]:
     """`train_masks`, `val_masks`, `test_masks` [S, N] as splits, in their order."""
-    if any(f"{part}_masks" not in arrays for part in _PARTS):
+    if any(f"{part}_masks" not in arrays for part in MASKS):
         return ()
-    return tuple(Split(*masks) for masks in zip(*(arrays[f"{part}_masks"] for part in _PARTS), strict=True))
+    return tuple(Split(*masks) for masks in zip(*(arrays[f"{part}_masks"] for part in MASKS), strict=True))
 
 
 def _block_arrays(block: FeatureBlock | None, suffix: str) -> dict[str, np.ndarray]:

@@ -13,12 +13,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from farflung.graph import FeatureBlock, Split
+from farflung.graph.build import EDGE_FIELDS
+from farflung.graph.graph import MASKS
 from farflung.partition.shard import GraphInfo, Shard
 
 LAYOUT = ("inner", "halo", "halo_ptr", "indptr", "indices", "degree", "boundary", "boundary_ptr")
 NODE = ("y", "node_type", "ids")
-EDGE = ("edge_type", "edge_weight", "edge_attr")
-MASKS = ("train", "val", "test")
 
 
 def node_arrays(shard: Shard) -> dict[str, np.ndarray]:
@@ -34,7 +34,7 @@ def node_arrays(shard: Shard) -> dict[str, np.ndarray]:
 
 def edge_arrays(shard: Shard) -> dict[str, np.ndarray]:
     """What edges carry besides their ends, each [e, ...], by name."""
-    found = {name: getattr(shard, name) for name in EDGE if getattr(shard, name) is not None}
+    found = {name: getattr(shard, name) for name in EDGE_FIELDS if getattr(shard, name) is not None}
     found.update({f"edge_columns.{name}": column for name, column in shard.edge_columns.items()})
     return found
 
@@ -60,7 +60,7 @@ def to_arrays(shard: Shard) -> dict[str, np.ndarray]:
 
 def from_arrays(part: int, num_parts: int, info: GraphInfo, arrays: Mapping[str, np.ndarray]) -> Shard:
     """The shard that `to_arrays` took apart. Raises KeyError where an array of the layout is missing."""
-    optional: dict[str, Any] = {name: arrays.get(name) for name in NODE + EDGE}
+    optional: dict[str, Any] = {name: arrays.get(name) for name in NODE + EDGE_FIELDS}
     num_public = len({name.split(".")[1] for name in arrays if name.startswith("public_splits.")})
     return Shard(
         part=part,

@@ -13,6 +13,7 @@ import numpy as np
 
 from farflung.errors import InputError
 from farflung.graph import Graph
+from farflung.graph.graph import MASKS
 from farflung.partition import kernels
 from farflung.partition.config import PartitionConfig
 from farflung.partition.divergence import degree_divergence, feature_divergence, label_divergence
@@ -188,10 +189,7 @@ def _measure_kept(
 def _count_masks(graph: Graph, assignment: np.ndarray, num_parts: int) -> dict[str, tuple[int, ...]] | None:
     if graph.split is None:
         return None
-    return {
-        name: _ints(np.bincount(assignment[getattr(graph.split, name)], minlength=num_parts))
-        for name in ("train", "val", "test")
-    }
+    return {name: _ints(np.bincount(assignment[getattr(graph.split, name)], minlength=num_parts)) for name in MASKS}
 
 
 def _list_warnings(

@@ -63,7 +63,8 @@ def mean_total_variation(counts: np.ndarray) -> float | None:
 def _histogram(bins: np.ndarray, assignment: np.ndarray, num_parts: int) -> np.ndarray:
     """Nodes by part and bin, int64 [M, B]."""
     width = int(bins.max(initial=0)) + 1
-    return np.bincount(assignment * width + bins, minlength=num_parts * width).reshape(num_parts, width)
+    cells = assignment.astype(np.int64) * width + bins
+    return np.bincount(cells, minlength=num_parts * width).reshape(num_parts, width)
 
 
 def _mean_distance(block: FeatureBlock, owner: np.ndarray, num_parts: int) -> float:

@@ -53,7 +53,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcome of a grid: what compare.json holds."""
+    """The outcome of a grid."""
 
     graph: str
     metric: str
@@ -63,6 +63,7 @@ class Comparison:
     """Cells that ended in an error: label, seed, error."""
 
     def as_dict(self) -> dict[str, Any]:
+        """What compare.json holds: JSON values, with the format version."""
         return {
             "format_version": FORMAT_VERSION,
             "graph": self.graph,

@@ -54,6 +54,7 @@ class RunConfig(BaseModel):
         return self.model_dump(mode="json")
 
     def to_yaml(self) -> str:
+        """`dump` as YAML, every option; `read_yaml` and `resolve` read it back as an equal configuration."""
         return yaml.safe_dump(self.dump(), sort_keys=False, allow_unicode=True)
 
     def replace(self, **changes: Any) -> RunConfig:
@@ -189,18 +190,14 @@ def preset_yaml(method: str) -> str:
     return yaml.safe_dump(_nest(used), sort_keys=False)
 
 
-def resolve(
-    given: Mapping[str, Any],
-    *,
-    file: Mapping[str, Any] | None = None,
-    default_method: str = "retexo",
-) -> RunConfig:
+def resolve(given: Mapping[str, Any], *, file: Mapping[str, Any] | None = None) -> RunConfig:
     """The configuration of one run.
 
     Args:
         given: options as set by hand, by dotted or short name or nested; a later layer than `file`.
         file: options from a configuration file, by dotted path (see `read_yaml`).
-        default_method: the method where neither names one.
+
+    The method is the one of `RunConfig` where neither names one.
 
     Raises:
         InputError: unknown option, wrong value, or an option on which the method does not act. In a file
@@ -208,7 +205,7 @@ def resolve(
     """
     by_hand = flatten(given)
     from_file = dict(file or {})
-    method = str(by_hand.get("method") or from_file.get("method") or default_method)
+    method = str(by_hand.get("method") or from_file.get("method") or RunConfig.model_fields["method"].default)
     if "method" in from_file and str(from_file["method"]) != method:
         raise InputError(
             f"method '{method}' contradicts 'method: {from_file['method']}' in the configuration file: "

@@ -38,7 +38,6 @@ LEDGER, METRICS, MODEL, CHECKPOINT = "ledger.parquet", "metrics.json", "model.sa
 GRAPH, PARTITION = "graph.npz", "partition"
 _CONTENTS = (CONFIG, MANIFEST, HISTORY, LEDGER, METRICS, MODEL, CHECKPOINT, GRAPH, PARTITION)
 
-
 _KEPT = ("last", "best")
 """What a checkpoint holds of a `Keeper`."""
 
@@ -169,16 +168,20 @@ class RunFolder:
         return read_weights(self.path / MODEL)
 
     def write_config(self, config: RunConfig) -> None:
+        """Put down the resolved configuration. This and all writers below raise FarflungError on a full disk."""
         text = config.to_yaml()
         write_atomic(self.path / CONFIG, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Put down the manifest, with the format version."""
         write_json(self.path / MANIFEST, {"format_version": FORMAT_VERSION, **manifest})
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Put down the result. Non-finite numbers are refused (ValueError)."""
         write_json(self.path / METRICS, metrics)
 
     def write_model(self, weights: Weights) -> None:
+        """Put down the chosen weights."""
         write_weights(self.path / MODEL, weights)
 
     def write_checkpoint(self, keeper: Keeper) -> None:
@@ -223,10 +226,6 @@ class RunFolder:
             if group in _KEPT:
                 getattr(keeper, group)[name] = value
         return keeper
-
-    def remove_checkpoint(self) -> None:
-        """Drop the checkpoint of a run that has ended well: its weights are the model's."""
-        _remove(self.path / CHECKPOINT)
 
 
 def _remove(path: Path) -> None:

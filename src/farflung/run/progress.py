@@ -1,4 +1,4 @@
-"""Journals: what becomes of the rounds that a method reports."""
+"""Journals: what becomes of the rounds that a method reports (their two methods: see `methods.base.Journal`)."""
 
 from __future__ import annotations
 

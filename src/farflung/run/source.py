@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from farflung.errors import InputError
 from farflung.graph import Graph, Split, choose_split, is_symmetric, load, symmetrise
 from farflung.graph.features import choose_features
+from farflung.graph.graph import MASKS
 from farflung.methods.presets import preset
 from farflung.partition import Partition, cut_graph
 from farflung.run.config import RunConfig, base_options
@@ -36,6 +37,7 @@ class Source:
     """Time that cutting the graph took; 0 where it came in parts."""
 
     def with_config(self, config: RunConfig) -> Source:
+        """A copy with another configuration."""
         return replace(self, config=config)
 
 
@@ -186,16 +188,14 @@ def _digest(state: Any, name: str, value: Any) -> None:
     if value is None:
         return
     if isinstance(value, np.ndarray):
-        if value.dtype.kind == "O":
-            value = value.astype(str)
         state.update(f"{name}:{value.dtype.str}:{value.shape}\n".encode())
-        state.update(np.ascontiguousarray(value).data if value.dtype.kind not in "US" else value.tobytes())
+        state.update(np.ascontiguousarray(value).data if value.dtype.kind not in "USmM" else value.tobytes())
     elif sp.issparse(value):
         for part in ("indptr", "indices", "data"):
             _digest(state, f"{name}.{part}", getattr(value, part))
         state.update(f"{name}:{value.shape}\n".encode())
     elif isinstance(value, Split):
-        for part in ("train", "val", "test"):
+        for part in MASKS:
             _digest(state, f"{name}.{part}", getattr(value, part))
     elif isinstance(value, tuple):
         for place, item in enumerate(value):

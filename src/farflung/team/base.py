@@ -74,6 +74,7 @@ def require_some(replies: list[Reply], what: str) -> list[Reply]:
     if replies and not done:
         reasons = "; ".join(f"trainer {k} {why}" for k, why in absent(replies).items())
         raise AllTrainersLostError(
-            f"no trainer answered '{what}' ({reasons}): the last checkpoint is whole, train again from it"
+            f"no trainer answered '{what}' ({reasons}): bring them back and train again "
+            "(a run folder holds the last checkpoint)"
         )
     return done

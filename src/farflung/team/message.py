@@ -81,12 +81,15 @@ class Reply:
 
     @property
     def done(self) -> bool:
+        """Whether it came in time."""
         return self.status is Status.DONE
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
+        """Those of the message; none where there is no message."""
         return self.message.arrays if self.message else {}
 
     @property
     def scalars(self) -> Mapping[str, Any]:
+        """Those of the message; none where there is no message."""
         return self.message.scalars if self.message else {}
