@@ -19,7 +19,7 @@ from farflung.nn import ModelConfig
 from farflung.nn.optim import OptimConfig
 from farflung.partition import Partition, build_shards, partition
 from farflung.run.evaluator import Evaluator
-from farflung.tasks.metrics import primary
+from farflung.tasks.metrics import names
 from farflung.team import PROFILES, FaultPlan, FixedCostClock, Ledger, LinkProfile, Message
 from farflung.team.local import LocalTeam
 from farflung.trainer import TrainerSpec
@@ -176,7 +176,7 @@ def rig(
         clock=FixedCostClock({"step": 0.125} if costs is None else costs),
         colocated=method == "centralised",
     )
-    keeper, diary = Keeper(primary(graph.num_classes, graph.multilabel)), Diary()
+    keeper, diary = Keeper(names(graph.num_classes, graph.multilabel)[0]), Diary()
     setting = Setting(
         team=team,
         model=spec.build_model(),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rig import Rig, blocks, rig
 
 from farflung.errors import InputError
+from farflung.methods.config import Seconds, parse_budget
 from farflung.team import PROFILES, LinkProfile
 
 
@@ -144,6 +149,30 @@ def test_lazy_training_shares_its_time_among_the_layers() -> None:
     phases = [record.phase for record in run.history]
     assert phases.count("layer0") == 8 and phases.count("layer1") == 8
     assert run.team.now() == 2.0
+
+
+def test_exchanges_count_against_the_time_of_lazy_training() -> None:
+    link = LinkProfile(name="slow", up_bps=math.inf, down_bps=math.inf, latency_s=0.25)
+    run = trained("lazy", steps=1000, layers=2, time_limit="8s", link=link)
+    by_phase = {phase: [r.seconds for r in run.history if r.phase == phase] for phase in ("layer0", "layer1")}
+    # A layer stops with the first round that ends at or after its share of the time; scoring it comes on top.
+    assert by_phase["layer0"][-2] < 4 <= by_phase["layer0"][-1] < 5
+    assert by_phase["layer1"][-2] < 8 <= by_phase["layer1"][-1] < 9
+
+
+def test_an_exchange_that_uses_up_the_time_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"time limit of 0\.01 s had passed when features had been exchanged"):
+        trained("lazy", link=PROFILES["proximity"], time_limit="0.01s")
+
+
+@given(st.floats(min_value=1e-12, max_value=1e12))
+def test_a_budget_of_seconds_reads_back_exactly(seconds: float) -> None:
+    assert parse_budget(str(Seconds(s=seconds))) == Seconds(s=seconds)
+
+
+def test_budgets_with_exponents_and_round_numbers() -> None:
+    assert parse_budget("3e-05s") == Seconds(s=3e-5) and parse_budget("300h") == Seconds(s=1.08e6)
+    assert str(Seconds(s=2)) == "2s" and str(parse_budget("50steps")) == "50steps"
 
 
 def test_lazy_training_makes_a_round_of_each_layer_whatever_the_time() -> None:

@@ -69,6 +69,9 @@ def test_torch_and_numpy_generators_are_left_alone(name: str) -> None:
     np.random.seed(1)  # noqa: NPY002
     first = once(name, 3)
     state = torch.random.get_rng_state()
+    key, position = np.random.get_state()[1:3]  # noqa: NPY002
+    np.random.seed(1)  # noqa: NPY002
+    assert np.array_equal(key, np.random.get_state()[1]) and position == np.random.get_state()[2]  # noqa: NPY002
     torch.manual_seed(1)
     assert torch.equal(state, torch.random.get_rng_state())
     torch.manual_seed(99)

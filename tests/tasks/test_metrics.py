@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from farflung.errors import FarflungError, InputError
-from farflung.tasks.metrics import count, finish, merge, names, primary
+from farflung.tasks.metrics import count, finish, merge, names
 
 TIED = st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0])
 """Logits that often tie, so that mid-ranks and the first of equals are met."""
@@ -182,8 +182,8 @@ def test_states_of_different_tasks_do_not_merge():
 
 @pytest.mark.parametrize("multilabel", [False, True])
 @pytest.mark.parametrize("num_classes", [1, 2, 3])
-def test_names_are_what_is_reported_and_the_primary_is_one_of_them(num_classes, multilabel):
+def test_names_are_what_is_reported_and_the_first_is_the_task_s_own(num_classes, multilabel):
     y = np.zeros((1, num_classes), np.uint8) if multilabel else np.zeros(1, np.int64)
     reported = finish(count(np.zeros((1, num_classes)), y))
     assert set(names(num_classes, multilabel)) == set(reported)
-    assert primary(num_classes, multilabel) == ("f1_micro" if multilabel else "accuracy")
+    assert names(num_classes, multilabel)[0] == ("f1_micro" if multilabel else "accuracy")

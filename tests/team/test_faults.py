@@ -32,7 +32,7 @@ def test_parse_reads_every_kind():
 def test_empty_text_is_a_plan_without_faults(text):
     plan = FaultPlan.parse(text)
     assert plan == FaultPlan() and str(plan) == ""
-    assert not plan.dead(0, 0) and not plan.returns(0, 0)
+    assert not plan.dead(0, 0)
     assert plan.slowdown(0, 0) == 1 and plan.delay(0, 0) == 0
 
 
@@ -61,21 +61,18 @@ def test_str_reads_back_as_the_same_plan(plan):
 def test_a_killed_trainer_stays_dead_without_an_end():
     plan = FaultPlan.parse("kill:1@5")
     assert rounds_where(plan.dead, 1) == [5, 6, 7, 8, 9, 10, 11]
-    assert rounds_where(plan.returns, 1) == []
     assert rounds_where(plan.dead, 0) == []
 
 
-def test_a_trainer_returns_once_per_death():
+def test_deaths_of_one_trainer_may_overlap():
     plan = FaultPlan.parse("kill:1@2-4, kill:1@6-9, kill:1@7-10")
     assert rounds_where(plan.dead, 1) == [2, 3, 6, 7, 8, 9]
-    assert rounds_where(plan.returns, 1) == [4, 10]
 
 
 def test_a_trainer_may_be_missing_from_the_start():
     plan = FaultPlan.parse("kill:0@0-2, kill:3@0")
     assert plan.dead(3, 0) and plan.dead(0, 0)
-    assert not plan.returns(0, 0)
-    assert rounds_where(plan.returns, 0) == [2]
+    assert rounds_where(plan.dead, 0) == [0, 1]
 
 
 def test_delays_last_one_round_or_until_and_add_up():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from farflung.errors import InputError
 from farflung.methods.config import TrainConfig
 from farflung.nn.optim import OptimConfig
 
@@ -93,3 +94,13 @@ class Setting:
     optim: OptimConfig
     train: TrainConfig
     seed: int
+
+
+def require_time(setting: Setting, spent_on: str) -> None:
+    """Raise InputError if the time limit has passed already; `spent_on` says with what."""
+    limit, now = setting.train.time_limit, setting.team.now()
+    if limit is not None and now >= limit:
+        raise InputError(
+            f"the time limit of {limit:g} s had passed when {spent_on}, after {now:.3g} s: "
+            "raise --time-limit or choose a faster --link"
+        )

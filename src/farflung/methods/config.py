@@ -9,6 +9,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from farflung.errors import InputError
 
+_NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+
 
 class Steps(BaseModel):
     """A budget of `n` optimiser steps."""
@@ -27,14 +29,14 @@ class Seconds(BaseModel):
     s: float = Field(gt=0)
 
     def __str__(self) -> str:
-        return f"{self.s:g}s"
+        return f"{repr(float(self.s)).removesuffix('.0')}s"
 
 
 def parse_budget(text: object) -> Steps | Seconds:
     """`50steps`, `50` -> Steps(50); `2s`, `1.5min`, `4h` -> Seconds. Raises InputError on anything else."""
     if isinstance(text, Steps | Seconds):
         return text
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(steps?|s|sec|min|h)?\s*", str(text))
+    found = re.fullmatch(rf"\s*({_NUMBER})\s*(steps?|s|sec|min|h)?\s*", str(text))
     unit = found.group(2) if found else None
     if found and float(found.group(1)) > 0:
         number = float(found.group(1))
@@ -53,7 +55,7 @@ def parse_seconds(text: object) -> float | None:
         if not text > 0:
             raise InputError(f"{text:g} seconds are no time: give more than 0")
         return text
-    budget = parse_budget(f"{text}s" if re.fullmatch(r"\s*\d+(\.\d+)?\s*", str(text)) else text)
+    budget = parse_budget(f"{text}s" if re.fullmatch(rf"\s*{_NUMBER}\s*", str(text)) else text)
     if isinstance(budget, Steps):
         raise InputError(f"'{text}' is no time: write '60s', '1.5min' or '4h'")
     return budget.s

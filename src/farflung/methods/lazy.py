@@ -6,6 +6,7 @@ optimiser is the server's: a trainer that was late or restarted heals by getting
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from farflung.methods.aggregate import refuse_non_finite, summed
-from farflung.methods.base import Round, Setting
+from farflung.methods.base import Round, Setting, require_time
 from farflung.nn import Layer, flat
 from farflung.nn.optim import adam
 from farflung.tasks.metrics import finish, merge
@@ -30,6 +31,7 @@ def train(setting: Setting) -> None:
     lazy = _Lazy(setting)
     layers = setting.model.layers
     lazy.exchange(0)
+    require_time(setting, "features had been exchanged")
     for number, layer in enumerate(layers):
         lazy.train_layer(number, layer, rounds=_rounds_of(number, len(layers), setting.train.steps))
         if number < len(layers) - 1:
@@ -83,17 +85,20 @@ class _Lazy:
             self.owing = (self.owing - set(senders)) | {reply.trainer for reply in sent if not reply.done}
 
     def train_layer(self, number: int, layer: Layer, rounds: int) -> None:
-        """Train one layer with its head for at most `rounds` rounds; leaves its chosen weights in the model."""
+        """Train one layer with its head for at most `rounds` rounds; leaves its chosen weights in the model.
+
+        A time limit is shared out equally: layer l ends (l + 1) / L of it after the start, with a round at least.
+        """
         setting, keeper = self.setting, self.setting.keeper
         self.holders, self.loaded = set(), set()
         if rounds == 0:
             return
         keeper.next_layer()
         optimiser = adam(setting.optim, [layer], first=number)
-        limit = None if setting.train.time_limit is None else setting.train.time_limit / len(setting.model.layers)
-        started, ended, better = self.team.now(), None, False
+        end = (setting.train.time_limit or math.inf) * (number + 1) / len(setting.model.layers)
+        ended, better = None, False
         for t in range(rounds):
-            if limit is not None and t > 0 and self.team.now() - started >= limit:
+            if t > 0 and self.team.now() >= end:
                 break
             self.team.begin(self.round, f"layer{number}")
             setting.journal.expect(f"layer{number}", self.round, setting.train.steps, None)
@@ -163,7 +168,7 @@ class _Lazy:
 
     def _close(self, ended: Round, replies: list[Reply]) -> bool:
         """Complete a round's record with the score that its weights got; True if they are the best so far."""
-        states = [metric_state(reply.arrays) for reply in replies]
+        states = [state for reply in replies if (state := metric_state(reply.arrays))]
         finite = [state for state in states if all(np.isfinite(counts).all() for counts in state.values())]
         val = finish(merge(finite)) if finite else None
         better = self.setting.keeper.offer(ended.round, self.setting.model.state_dict(), val)

@@ -136,10 +136,12 @@ class LazyTrainer(Trainer):
             self.best = flat.pack(self._layer)
 
     def _score(self) -> dict[str, np.ndarray]:
-        """Validation counts at the weights now loaded."""
+        """Validation counts at the weights now loaded; nothing where a score is not finite."""
         assert self.shard.y is not None
         with torch.no_grad():
             logits = self._layer.predict(self.val_gathered)
+        if not torch.isfinite(logits).all():
+            return {}
         return metric_arrays(self.task.count(logits, self.shard.y[self.rows["val"]]))
 
     def _gather(self, layer: int) -> None:

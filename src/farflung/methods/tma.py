@@ -12,7 +12,7 @@ import numpy as np
 
 from farflung.errors import InputError
 from farflung.methods.aggregate import refuse_non_finite, weighted_mean
-from farflung.methods.base import Round, Setting
+from farflung.methods.base import Round, Setting, require_time
 from farflung.methods.config import Seconds, Steps, TrainConfig, parse_budget
 from farflung.nn import flat, local_adjacency
 from farflung.nn.optim import adam
@@ -34,11 +34,7 @@ def train(setting: Setting) -> None:
     hello = require_some(team.broadcast(Message("hello")), "hello")
     trains = {reply.trainer: reply.scalars["train"] for reply in hello}
     current = _hand_out(setting, weights, reset=())
-    if options.time_limit is not None and team.now() >= options.time_limit:
-        raise InputError(
-            f"the time limit of {options.time_limit:g} s had passed when the initial weights were handed out, after "
-            f"{team.now():.3g} s: raise --time-limit or choose a faster --link"
-        )
+    require_time(setting, "the initial weights were handed out")
     round, steps = 0, 0
     while (interval := _next_interval(options, steps, team.now())) is not None:
         team.begin(round, "train")

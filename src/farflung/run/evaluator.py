@@ -10,7 +10,7 @@ import torch
 from farflung.errors import InputError
 from farflung.graph import Graph
 from farflung.nn import flat, graph_adjacency
-from farflung.tasks.metrics import finish
+from farflung.tasks.metrics import finish, names
 from farflung.tasks.node_classification import NodeClassification
 from farflung.trainer import TrainerSpec, features_as_factor, numpy_dtype
 
@@ -39,8 +39,14 @@ class Evaluator:
         return {mask: self._metrics(logits, mask) for mask in masks}
 
     def validate(self, vector: np.ndarray) -> Mapping[str, float | None]:
-        """Validation metrics of a flat weight vector [P]: what a team's `evaluate` answers."""
-        return self.metrics(flat.unpack(self.model, vector), "val")["val"]
+        """Validation metrics of a flat weight vector [P]: what a team's `evaluate` answers.
+
+        All None where a score is not finite: such weights are never the best, and training may go on.
+        """
+        logits = self.logits(flat.unpack(self.model, vector))
+        if not np.isfinite(logits).all():
+            return dict.fromkeys(names(self.task.num_classes, self.task.multilabel))
+        return self._metrics(logits, "val")
 
     def _metrics(self, logits: np.ndarray, mask: str) -> dict[str, float | None]:
         if self.graph.y is None or self.graph.split is None:

@@ -30,11 +30,6 @@ def names(num_classes: int, multilabel: bool) -> tuple[str, ...]:
     return (*ranked, "roc_auc") if two else ranked
 
 
-def primary(num_classes: int, multilabel: bool) -> str:
-    """The metric to choose the best weights by: `accuracy`, or `f1_micro` of a multi-label task."""
-    return names(num_classes, multilabel)[0]
-
-
 def count(logits: np.ndarray, y: np.ndarray) -> State:
     """Count right and wrong predictions.
 

@@ -109,10 +109,6 @@ class FaultPlan:
         """Whether the trainer is gone in this round."""
         return any(True for _ in self._acting("kill", trainer, round))
 
-    def returns(self, trainer: int, round: int) -> bool:
-        """Whether a fresh trainer takes the dead one's place in this round: true once per death."""
-        return round > 0 and self.dead(trainer, round - 1) and not self.dead(trainer, round)
-
     def delay(self, trainer: int, round: int) -> float:
         """Seconds by which its replies of this round come later (the sum of its delays); 0: none."""
         return sum((fault.seconds for fault in self._acting("delay", trainer, round)), 0.0)
