@@ -16,7 +16,7 @@ import torch
 
 from farflung import __version__
 from farflung.cli import main
-from farflung.graph import Graph
+from farflung.graph import Graph, Split
 from farflung.graph.store import save_graph
 from farflung.methods.presets import PRESETS
 from farflung.run.folder import RunFolder
@@ -152,6 +152,8 @@ def test_parts_on_disk_can_be_inspected_and_trained(blobs, tmp_path, capsys):
     assert "33.33 %" in text
     assert main(["train", parts, *SMALL, "--quiet"]) == 0
     assert "cut already" in complaint(capsys, "train", parts, "--parts", "7", "--quiet")
+    assert "cut already" in complaint(capsys, "train", parts, "--parts", "4", "--quiet")  # also the preset's own
+    assert "cut already" in complaint(capsys, "inspect", parts, "--parts", "4")
 
 
 def test_a_comparison_ends_in_a_table_and_goes_on_where_it_was(blobs, tmp_path, capsys):
@@ -168,6 +170,64 @@ def test_a_comparison_ends_in_a_table_and_goes_on_where_it_was(blobs, tmp_path, 
     assert main([*command, "--show"]) == 0
     assert capsys.readouterr().out == first.out
     assert "other options (model.hidden)" in complaint(capsys, *command, "--set", "hidden=5")
+
+
+def test_comparisons_of_different_sbm_graphs_have_folders_of_their_own(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        command = ["compare", f"sbm:nodes=200,homophily=0.8,seed={seed}", "--methods", "centralised", "--quiet"]
+        assert main([*command, *SMALL]) == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    capsys.readouterr()
+
+
+@pytest.fixture
+def lopsided(tmp_path) -> str:
+    """Path of a graph with a public split whose training nodes all have side 0 in the column `side`."""
+    rng = np.random.default_rng(0)
+    y, masks = np.arange(40) % 2, np.zeros((3, 40), dtype=bool)
+    masks[0, :10], masks[1, 20:30], masks[2, 30:] = True, True, True
+    x = rng.standard_normal((40, 4)).astype(np.float32)
+    graph = Graph.from_edges(
+        *rng.integers(0, 40, (2, 120)), num_nodes=40, symmetric=True, x=x, y=y, name="lopsided",
+        public_splits=(Split(*masks),), columns={"side": np.arange(40) // 20},
+    )  # fmt: skip
+    save_graph(graph, tmp_path / "lopsided.npz")
+    return str(tmp_path / "lopsided.npz")
+
+
+def test_training_labels_in_one_part_are_said_before_training(lopsided, tmp_path, capsys):
+    cut = ["--by", "given", "--set", "given=side", *SMALL]
+    assert main(["train", lopsided, *cut, "--plain"]) == 0
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith("warning: all training labels are in part 0")
+    assert not any("warning" in line for line in rest)
+    assert main(["train", lopsided, *cut, "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+    command = ["compare", lopsided, "--methods", "centralised,retexo,random-tma", "--seeds", "2", *cut]
+    assert main([*command, "--out", str(tmp_path / "grid")]) == 0
+    assert capsys.readouterr().err.count("warning: ") == 1
+
+
+def test_what_could_not_be_written_is_a_note_beside_the_error(blobs, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("farflung.run.folder.save_file", full)
+    command = ["train", blobs, "--parts", "2", *SMALL, "--quiet", "--out", str(tmp_path / "run")]
+    assert main([*command, "--faults", "raise:1@1"]) == 1
+    note, error = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: ")
+    assert "No space left on device" in note
+    assert error.startswith("error: trainer 1")
+
+
+def test_overwrite_removes_nothing_until_the_new_run_can_begin(blobs, tmp_path, capsys):
+    out = str(tmp_path / "run")
+    assert main(["train", blobs, *SMALL, "--quiet", "--out", out]) == 0
+    before = Path(out, "model.safetensors").read_bytes()
+    assert "nosuch" in complaint(capsys, "train", "nosuch", "--out", out, "--overwrite")
+    assert Path(out, "model.safetensors").read_bytes() == before
 
 
 def test_a_failed_cell_is_reported_and_the_exit_code_is_1(blobs, tmp_path, capsys):

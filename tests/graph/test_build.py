@@ -175,8 +175,10 @@ def test_pitfall_6_strings_are_mapped_alike_in_two_processes() -> None:
 
 
 def test_strings_need_nodes_for_isolated_ones() -> None:
-    with pytest.raises(InputError, match="list all ids in `nodes`"):
+    with pytest.raises(InputError, match="`source` holds strings, found 'a' at row 0: list all ids in `nodes`"):
         from_edges(["a"], ["b"], num_nodes=3)
+    with pytest.raises(InputError, match="`destination` holds strings, found 'a' at row 0: list all ids in `nodes`"):
+        Graph.from_edges([0, 1], ["a", "b"], num_nodes=3)
     with pytest.raises(InputError, match="all strings or all integers, found 1"):
         from_edges(np.array(["a", 1], object), ["b", "c"])
     with pytest.raises(InputError, match="differ in kind"):

@@ -115,10 +115,37 @@ def test_the_constructor_wants_exact_dtypes() -> None:
         Graph(indptr=np.array([0, 1]), indices=np.zeros(1, np.int16))
 
 
-def test_memory_mapped_arrays_are_not_scanned(tmp_path: Path) -> None:
-    np.save(tmp_path / "indices.npy", np.array([9, 9], np.int32))
-    mapped = np.load(tmp_path / "indices.npy", mmap_mode="r")
-    assert Graph(indptr=np.array([0, 2]), indices=mapped).num_edges == 2
+def test_memory_mapped_arrays_are_checked_like_others(tmp_path: Path) -> None:
+    def mapped(values: Any, dtype: Any) -> np.ndarray:
+        np.save(tmp_path / "array.npy", np.array(values, dtype))
+        return np.load(tmp_path / "array.npy", mmap_mode="r")
+
+    with pytest.raises(InputError, match="rows 0 to 0, found 9 at 0"):
+        Graph(indptr=np.array([0, 2]), indices=mapped([9, 9], np.int32))
+    with pytest.raises(InputError, match="must not fall, but does after node 1"):
+        Graph(indptr=mapped([0, 3, 2], np.int64), indices=np.zeros(2, np.int32))
+    with pytest.raises(InputError, match="`edge_type` must be 0 to 1, found -1 at row 0"):
+        three(edge_type=[0, 1]).with_(edge_type=mapped([-1, 1], np.int16))
+    with pytest.raises(InputError, match="must be 0 or 1, found 2 at row 1"):
+        three(y=mapped([[0], [1], [0]], np.uint8)).with_(y=mapped([[0], [2], [0]], np.uint8))
+    with pytest.raises(InputError, match="found nan at row 1, column 0"):
+        three(x=mapped([[0], [np.nan], [0]], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "message"),
+    [
+        ([0, 1, 2, 2], [0, 2], "`x` must have columns 0 to 1, found 2 at row 1"),
+        ([0, 1, 2, 2], [-1, 0], "`x` must have columns 0 to 1, found -1 at row 0"),
+        ([0, 2, 1, 2], [0, 1], "`x.indptr` must not fall, but does after row 1"),
+        ([0, 1, 2, 3], [0, 1], "`x.indptr` must run from 0 to 2 over 3 rows"),
+    ],
+)
+def test_csr_features_stay_in_range(indptr: list[int], indices: list[int], message: str) -> None:
+    block = sp.csr_matrix((3, 2), dtype=np.float32)
+    block.data, block.indices, block.indptr = np.ones(2, np.float32), np.array(indices), np.array(indptr)
+    with pytest.raises(InputError, match=message):
+        three().with_(features=(block,))
 
 
 def test_negative_edge_weights_are_refused_with_the_edge() -> None:

@@ -297,3 +297,14 @@ def test_pyg_sparse_features_and_shapes() -> None:
         from_pyg(Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2, train_mask=torch.ones(2, dtype=torch.bool)))
     with pytest.raises(InputError, match="2 node types"):
         to_pyg(rich_graph())
+
+
+def test_pyg_ids_are_unique() -> None:
+    data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, original_id=torch.tensor([4, 7, 4]))
+    with pytest.raises(InputError, match="`ids` must be unique, found 4 twice, at rows 0 and 2"):
+        from_pyg(data)
+    data.original_id = torch.tensor([0.5, 1.5, 2.5])
+    with pytest.raises(InputError, match="`original_id`: expected integer or string ids, found float32"):
+        from_pyg(data)
+    data.original_id = torch.tensor([4, 7, 5], dtype=torch.int32)
+    assert from_pyg(data).ids.dtype == np.int64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from farflung.partition import (
     assign,
     kept_share_expected,
     kept_share_sd,
-    kernels,
+    loops,
     partition,
     super_nodes,
 )
@@ -72,7 +73,7 @@ def test_kept_share_of_20_random_partitions(blocks: Graph) -> None:
     for parts in (2, 5):
         shares = np.array(
             [
-                kernels.count_kept(indptr, indices, random_parts(blocks.num_nodes, parts, seed)) / (2 * pairs)
+                loops.count_kept(indptr, indices, random_parts(blocks.num_nodes, parts, seed)) / (2 * pairs)
                 for seed in range(20)
             ]
         )
@@ -85,11 +86,11 @@ def test_kept_share_of_20_random_partitions(blocks: Graph) -> None:
 def test_supernode_share_equals_its_formula_in_expectation(blocks: Graph) -> None:
     clusters = super_nodes(blocks, 60, seed=0)
     indptr, indices = undirected_csr(blocks)
-    inside = kernels.count_kept(indptr, indices, clusters) / len(indices)
+    inside = loops.count_kept(indptr, indices, clusters) / len(indices)
     shares, expected = [], []
     for seed in range(200):
         owner = deal_clusters(60, 4, seed)
-        shares.append(kernels.count_kept(indptr, indices, owner[clusters]) / len(indices))
+        shares.append(loops.count_kept(indptr, indices, owner[clusters]) / len(indices))
         expected.append(kept_share_expected(4, inside, np.bincount(owner, minlength=4)))
     error = np.std(shares) / np.sqrt(len(shares))
     assert abs(np.mean(shares) - np.mean(expected)) < 3 * error
@@ -213,3 +214,26 @@ def test_unknown_options_are_listed() -> None:
         partition(line(4), "magic")
     with pytest.raises(InputError, match="option `colour`"):
         partition(line(4), colour=1)
+
+
+def test_given_npz_with_something_else_than_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "parts.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("parts.txt", "0 1 0 1")
+    with pytest.raises(InputError, match="holds no array"):
+        partition(line(4), "given", given=str(path))
+    np.savez_compressed(path, assignment=np.zeros(5000, np.int64))
+    damaged = bytearray(path.read_bytes())
+    damaged[80:100] = b"x" * 20
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match=r"parts.npz: cannot be read"):
+        partition(line(4), "given", given=str(path))
+
+
+def test_a_fault_of_our_own_is_not_blamed_on_the_given_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise AttributeError("a bug")
+
+    monkeypatch.setattr(np, "load", fail)
+    with pytest.raises(AttributeError, match="a bug"):
+        partition(line(4), "given", given=str(tmp_path / "parts.npy"))

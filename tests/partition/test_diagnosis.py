@@ -11,9 +11,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.errors import InputError
 from farflung.graph import Graph, Split, choose_split, load
-from farflung.partition import Partition, PartitionConfig, diagnose, kept_share_sd, partition
+from farflung.partition import Partition, diagnose, kept_share_sd, partition
 
 
 def complete(n: int) -> Graph:
@@ -68,7 +67,7 @@ def test_multilabel_and_sparse_features_equal_dense_ones() -> None:
     owner = rng.integers(0, 2, 50)
     dense = Graph.from_edges([0], [1], num_nodes=50, x=x, y=y)
     sparse = dense.with_(features=(sp.csr_matrix(x),))
-    first, second = diagnose(dense, owner), diagnose(sparse, owner)
+    first, second = diagnose(Partition.of(dense, owner, 2)), diagnose(Partition.of(sparse, owner, 2))
     assert first.feature_divergence == pytest.approx(second.feature_divergence)
     whole = y.sum(0) / y.sum()
     tv = [0.5 * np.abs(y[owner == k].sum(0) / y[owner == k].sum() - whole).sum() for k in range(2)]
@@ -89,7 +88,7 @@ def test_17_k8_in_4_parts_shows_that_the_halo_is_most_of_the_graph() -> None:
 def test_15_all_training_labels_in_one_part() -> None:
     train = np.array([1, 1, 0, 0, 0, 0, 0, 0], dtype=bool)
     graph = complete(8).with_(split=Split(train, np.zeros(8, bool), ~train))
-    found = diagnose(graph, np.repeat([0, 1], 4))
+    found = diagnose(Partition.of(graph, np.repeat([0, 1], 4), 2))
     assert found.masks == {"train": (2, 0), "val": (0, 0), "test": (2, 4)}
     assert found.warnings == ("all training labels are in part 0: the other parts weigh nothing",)
 
@@ -97,8 +96,7 @@ def test_15_all_training_labels_in_one_part() -> None:
 def test_parts_without_training_labels_and_12_empty_parts_are_named() -> None:
     train = np.array([1, 0, 0, 1, 0, 0, 0, 0], dtype=bool)
     graph = complete(8).with_(split=Split(train, np.zeros(8, bool), ~train))
-    config = PartitionConfig(by="random", parts=4)
-    found = diagnose(graph, np.array([0, 0, 0, 1, 1, 2, 2, 2]), config)
+    found = diagnose(Partition.of(graph, np.array([0, 0, 0, 1, 1, 2, 2, 2]), 4, by="random"))
     assert found.parts == 4
     assert found.warnings[0].startswith("part 3 has no nodes")
     assert found.warnings[1].startswith("part 2 has no training labels")
@@ -108,18 +106,18 @@ def test_parts_without_training_labels_and_12_empty_parts_are_named() -> None:
 
 def test_parts_that_hold_different_classes_are_warned_of() -> None:
     graph = complete(8)
-    assert "label divergence 0.50" in diagnose(graph, graph.y).warnings[0]
-    assert diagnose(graph, np.repeat([0, 1], 4)).label_divergence == 0.0
+    assert "label divergence 0.50" in diagnose(Partition.of(graph, graph.y, 2)).warnings[0]
+    assert diagnose(Partition.of(graph, np.repeat([0, 1], 4), 2)).label_divergence == 0.0
 
 
 def test_9_loops_and_duplicates_are_no_pairs(loopy_graph: Graph) -> None:
-    found = diagnose(loopy_graph, np.array([0, 0, 1, 1, 1]))
+    found = diagnose(Partition.of(loopy_graph, np.array([0, 0, 1, 1, 1]), 2))
     assert (found.edges, found.loops, found.pairs) == (5, 1, 2)
     assert found.kept_share == 0.5
 
 
 def test_nothing_to_measure_is_none() -> None:
-    found = diagnose(Graph.from_edges([], [], num_nodes=3), np.array([0, 1, 1]))
+    found = diagnose(Partition.of(Graph.from_edges([], [], num_nodes=3), np.array([0, 1, 1]), 2))
     assert found.kept_share is None
     assert found.edge_balance is None
     assert found.label_divergence is None
@@ -127,11 +125,6 @@ def test_nothing_to_measure_is_none() -> None:
     assert found.masks is None
     assert found.halo_ratio == 0.0
     assert found.as_dict()["gradient_bias"] is None
-
-
-def test_a_graph_needs_its_assignment() -> None:
-    with pytest.raises(InputError, match=r"pass diagnose\(graph, assignment\)"):
-        diagnose(complete(4))
 
 
 def test_diagnosis_of_an_opened_partition_equals_that_in_memory(tmp_path: Path) -> None:

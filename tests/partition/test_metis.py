@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pymetis
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -157,3 +158,10 @@ def test_partitions_of_real_graphs(data_dir: Path) -> None:
     found: Partition = partition(load("cora"), "mincut", parts=20)
     counts = np.bincount(found.assignment, minlength=20)
     assert counts.min() > 0
+
+
+def test_weights_that_sum_to_more_than_metis_counts_are_an_error() -> None:
+    most = np.iinfo(pymetis.zero_copy_dtype()).max
+    arrays = {"xadj": np.array([0, 1, 2]), "adjncy": np.array([1, 0]), "vweights": np.array([most, most])}
+    with pytest.raises(PartitionerError, match="weights of nodes that sum to"):
+        metis._run_child(arrays, ["2", "0", "1"])

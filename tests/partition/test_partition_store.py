@@ -133,6 +133,12 @@ def _edit_manifest(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**manifest, **changes}), encoding="utf-8")
 
 
+def _edit_entry(folder: Path, *drop: str, part: str = "part-1", **changes: Any) -> None:
+    files = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"]
+    files[part][0] = {key: value for key, value in {**files[part][0], **changes}.items() if key not in drop}
+    _edit_manifest(folder, files=files)
+
+
 def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4])
 
@@ -149,6 +155,20 @@ def _truncate(path: Path) -> None:
         (lambda f: _edit_manifest(f, format=2), "format version 2, this Farflung reads version 1"),
         (lambda f: _edit_manifest(f, files={}), "lacks 'files.partition'"),
         (lambda f: _edit_manifest(f, parts=5), r"lacks 'files.part-3'"),
+        (lambda f: _edit_manifest(f, parts="x"), r"manifest.json: `parts`: Input should be a valid integer"),
+        (lambda f: _edit_manifest(f, parts=0), r"`parts`: Input should be greater than 0"),
+        (lambda f: _edit_manifest(f, files=[]), r"`files`: Input should be an object"),
+        (lambda f: _edit_manifest(f, graph={"num_nodes": "many"}), r"`graph.num_nodes`"),
+        (lambda f: _edit_manifest(f, part_names=3), r"`part_names`"),
+        (lambda f: _edit_entry(f, bytes=None), r"`files.part-1.0.bytes`"),
+        (lambda f: _edit_entry(f, shape="x"), r"`files.part-1.0.shape`"),
+        (lambda f: _edit_entry(f, "bytes"), r"`files.part-1.0.bytes`: Field required"),
+        (lambda f: _edit_entry(f, "name", part="partition"), r"`files.partition.0.name`: Field required"),
+        (lambda f: _edit_entry(f, part="partition", name="other"), r"lacks 'files.partition.assignment'"),
+        *(
+            (lambda f, file=file: _edit_entry(f, file=file), r"`files.part-1.0.file`: '.*' leads out of the folder")
+            for file in ("../x.npy", "part-1/../../x.npy", "/etc/x.npy", "C:x.npy", "..\\x.npy", "a\0.npy")
+        ),
     ],
 )
 def test_damaged_folders_are_named(folder: Path, damage: Any, message: str) -> None:
@@ -246,3 +266,47 @@ def test_a_rename_that_fails_puts_the_old_partition_back(
     monkeypatch.undo()
     assert Partition.open(folder).digest == before
     assert [path.name for path in folder.parent.iterdir()] == ["parts"]
+
+
+@pytest.mark.parametrize("file", ["part-1/y.npy", "part-0/features.0.data.npy", "part-2/degree.npy", "clusters.npy"])
+def test_a_file_with_other_values_is_found_before_the_graph_is_used(folder: Path, file: str) -> None:
+    array = np.load(folder / file)
+    np.save(folder / file, array[::-1])
+    opened = Partition.open(folder)
+    with pytest.raises(InputError, match=rf"{file}: its contents differ from the checksum") as caught:
+        opened.graph()
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=rf"{file}: its contents differ"):
+        opened.save(folder.parent / "copy")
+
+
+def test_a_digest_that_is_not_the_assignment_s_is_found_before_the_graph_is_used(folder: Path) -> None:
+    _edit_manifest(folder, digest="0" * 64)
+    with pytest.raises(InputError, match=r"manifest.json: `digest` is not that of the assignment"):
+        Partition.open(folder).graph()
+
+
+def test_shards_that_do_not_fit_are_found_though_their_checksums_hold(rich_graph: Graph, folder: Path) -> None:
+    made = partition(rich_graph, "supernode", parts=3, seed=4, clusters=12)
+    made.shards[1].indices[0] += 1000
+    made.save(folder)
+    with pytest.raises(InputError, match="part 1: `indices` holds values outside"):
+        Partition.open(folder).graph()
+
+
+def test_features_that_are_not_finite_are_found_on_import(tmp_path: Path, path_graph: Graph) -> None:
+    x = path_graph.x.copy()
+    x[2, 1] = np.nan
+    partition(path_graph.with_(features=(x,)), parts=2).save(tmp_path / "p")
+    with pytest.raises(InputError, match="`x` must be finite, found nan at row 2, column 1"):
+        Partition.open(tmp_path / "p").graph()
+
+
+def test_the_folder_has_the_usual_mode_and_the_umask_is_left_alone(
+    rich_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "usual").mkdir()
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask belongs to the whole process"))
+    partition(rich_graph, parts=2).save(tmp_path / "p")
+    assert (tmp_path / "p").stat().st_mode == (tmp_path / "usual").stat().st_mode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p", "usual"]

@@ -26,6 +26,7 @@ from farflung.partition import (
     to_arrays,
 )
 from farflung.partition.check import check_shards
+from farflung.partition.reassembly import row_pointers
 
 
 def random_graph(rng: np.random.Generator, n: int, e: int, options: set[str]) -> Graph:
@@ -285,3 +286,12 @@ def test_check_shards_finds_what_is_wrong(field: str, change: Any) -> None:
     shards[1] = replace(shards[1], **{field: change(getattr(shards[1], field))})
     with pytest.raises(InputError, match=rf"part [01]: `{field}"):
         check_shards(shards, assignment)
+
+
+def test_row_pointers_of_reassembled_features_do_not_overflow() -> None:
+    lengths = np.array([2**30, 0, 2**30 - 1, 1])
+    small = row_pointers(lengths[:3], np.dtype(np.int32))
+    assert small.dtype == np.int32 and small.tolist() == [0, 2**30, 2**30, 2**31 - 1]
+    large = row_pointers(lengths, np.dtype(np.int32))
+    assert large.dtype == np.int64 and large.tolist() == [0, 2**30, 2**30, 2**31 - 1, 2**31]
+    assert row_pointers(lengths[:1], np.dtype(np.int64)).dtype == np.int64

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from farflung.errors import FarflungError, InputError
+from farflung.files import write_atomic
 from farflung.methods.base import Keeper
 from farflung.run import folder as module
 from farflung.run.config import resolve
-from farflung.run.folder import RunFolder, read_json, read_weights, write_atomic, write_json, write_weights
+from farflung.run.folder import RunFolder, read_json, read_weights, write_json, write_weights
+from farflung.team import Ledger
 
 
 def test_create_makes_the_folder_and_leaves_nothing_in_it(tmp_path):
@@ -31,6 +33,17 @@ def test_overwrite_removes_an_earlier_run_and_nothing_else(tmp_path):
     (folder.path / "mine.txt").write_text("keep me")
     RunFolder.create(folder.path, overwrite=True)
     assert [path.name for path in folder.path.iterdir()] == ["mine.txt"]
+
+
+def test_a_check_removes_nothing(tmp_path):
+    folder = RunFolder.create(tmp_path / "run")
+    folder.write_config(resolve({"graph": "digits"}))
+    with pytest.raises(InputError, match="not empty"):
+        RunFolder.check(folder.path)
+    checked = RunFolder.check(folder.path, overwrite=True)
+    assert [path.name for path in folder.path.iterdir()] == ["config.yaml"]
+    checked.clear()
+    assert list(folder.path.iterdir()) == []
 
 
 def test_overwrite_spares_a_folder_that_holds_no_run(tmp_path):
@@ -66,6 +79,32 @@ def test_a_write_that_breaks_off_leaves_the_old_content_and_no_litter(tmp_path):
         write_atomic(path, half)
     assert read_json(path) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.json"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_have_the_permissions_that_the_umask_leaves(umask, mode, tmp_path):
+    before = os.umask(umask)
+    try:
+        write_json(tmp_path / "m.json", {})
+        write_weights(tmp_path / "w.safetensors", {"w": torch.ones(2)})
+        Ledger().save(tmp_path / "l.parquet")
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {mode}
+
+
+def test_a_ledger_that_cannot_be_saved_is_one_sentence_and_leaves_no_litter(tmp_path, monkeypatch):
+    def half(_table, path, **_):
+        path.write_bytes(b"PAR1")
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "ledger.parquet"
+    Ledger().save(path)
+    before = path.read_bytes()
+    with monkeypatch.context() as patch, pytest.raises(FarflungError, match=r"ledger.parquet cannot be written"):
+        patch.setattr("pyarrow.parquet.write_table", half)
+        Ledger().save(path)
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("ledger.parquet", before)]
 
 
 def test_numbers_that_json_lacks_are_refused(tmp_path):

@@ -8,7 +8,8 @@ import pytest
 
 import farflung
 from farflung.errors import FarflungError, InputError
-from farflung.graph import Graph
+from farflung.graph import Graph, is_symmetric
+from farflung.graph.store import save_graph
 from farflung.report.tables import comparison_table
 from farflung.run.compare import (
     Trained,
@@ -221,6 +222,50 @@ def test_compare_from_python_trains_for_real(tmp_path):
     assert result == compare(graph, ["centralised", "retexo"], seeds=2, out=tmp_path, **options)
     with_other_seeds = compare(graph, "retexo", seeds=[5], **options)
     assert with_other_seeds.rows[0]["seeds"] == [5]
+
+
+OPTIONS = {"steps": 2, "hidden": 4, "threads": 1, "parts": 2}
+
+
+def blobs(seed: int, *, symmetric: bool = True) -> Graph:
+    """A small graph whose edges and features follow from `seed`."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(50) % 2
+    x = (rng.standard_normal((50, 4)) + 3 * y[:, None]).astype(np.float32)
+    edges = rng.integers(0, 50, (2, 150))
+    return Graph.from_edges(*edges, num_nodes=50, symmetric=symmetric, x=x, y=y, name="blobs")
+
+
+def test_cells_of_another_graph_with_the_same_name_are_not_taken(tmp_path):
+    compare(blobs(0), "retexo", out=tmp_path / "a", **OPTIONS)
+    with pytest.raises(InputError, match=r"made with other data \(graph 'blobs'"):
+        compare(blobs(1), "retexo", out=tmp_path / "a", **OPTIONS)
+    save_graph(blobs(0), tmp_path / "g.npz")
+    path = str(tmp_path / "g.npz")
+    first = compare(path, "retexo", out=tmp_path / "b", **OPTIONS)
+    assert compare(path, "retexo", out=tmp_path / "b", **OPTIONS) == first
+    save_graph(blobs(1), tmp_path / "g.npz")
+    with pytest.raises(InputError, match="made with other data"):
+        compare(path, "retexo", out=tmp_path / "b", **OPTIONS)
+
+
+def test_the_graph_is_made_symmetric_once_where_the_cells_ask_for_it(tmp_path):
+    save_graph(blobs(0, symmetric=False), tmp_path / "g.npz")
+    cells = grid("retexo,retexo[symmetric=true]", 1, str(tmp_path / "g.npz"), steps="2", hidden="4", parts="2")
+    runner = Trained(cells)
+    plain, symmetric = (runner._given[cell.config.symmetric] for cell in cells)
+    assert not is_symmetric(plain)
+    assert is_symmetric(symmetric)
+    assert not any("--symmetric" in note for note in symmetric.notes)
+    assert runner.data(cells[0]) != runner.data(cells[1])
+
+
+def test_parts_that_contradict_a_folder_are_seen_before_the_first_cell(tmp_path):
+    farflung.cut(blobs(0), parts=4).save(tmp_path / "parts")
+    for text, options in (("random-tma[parts=3]", {}), ("retexo,random-tma", {"parts": "3"})):
+        with pytest.raises(InputError, match="cut already, into 4 parts"):
+            Trained(grid(text, 1, str(tmp_path / "parts"), **options))
+    Trained(grid("random-tma[parts=4],retexo", 1, str(tmp_path / "parts")))
 
 
 def self_sized(graph: Graph) -> float:

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +18,6 @@ from farflung.run.progress import (
     Journals,
     MemoryJournal,
     ScreenJournal,
-    read_history,
 )
 
 RECORD = Round(
@@ -46,6 +46,17 @@ def screen(terminal: bool, time: Time, **options) -> tuple[ScreenJournal, io.Str
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=200, color_system=None, _environ={"TERM": "xterm"})
     return ScreenJournal("retexo", "accuracy", lambda: 1_234_567, console, now=time, **options), text
+
+
+def read_history(path: Path) -> list[Round]:
+    """Rounds from a history.jsonl."""
+    rounds = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        content = json.loads(line)
+        for name in ("steps", "absent"):
+            content[name] = {int(trainer): value for trainer, value in content[name].items()}
+        rounds.append(Round(**content))
+    return rounds
 
 
 def test_history_is_a_line_per_round_flushed_at_once_and_reads_back(tmp_path):

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -14,10 +16,11 @@ from farflung.errors import AllTrainersLostError, InputError, TrainerError
 from farflung.graph import Graph, Split
 from farflung.methods.base import Round
 from farflung.methods.presets import PRESETS
+from farflung.partition import Partition
 from farflung.run.config import read_yaml, resolve
-from farflung.run.evaluate import SavedRun
 from farflung.run.folder import RunFolder, read_json
-from farflung.run.progress import MemoryJournal, read_history
+from farflung.run.progress import MemoryJournal
+from farflung.run.saved import SavedRun
 from farflung.run.source import fingerprint
 from farflung.run.train import execute, train
 from farflung.team import Ledger
@@ -61,7 +64,7 @@ def test_every_method_trains_and_its_folder_is_complete(method, tmp_path):
     assert metrics["test"] == run.test
     assert 0 <= metrics["test"]["accuracy"] <= 1
     assert metrics["complete"] is True
-    assert metrics["rounds"] == len(run.history) == len(read_history(run.folder / "history.jsonl"))
+    assert metrics["rounds"] == len(run.history) == (run.folder / "history.jsonl").read_text().count("\n")
     assert metrics["bytes"]["total"] == sum(v for kind, v in metrics["bytes"].items() if kind != "total")
     assert metrics["training_bytes"] <= metrics["bytes"]["total"]
     assert Ledger.load(run.folder / "ledger.parquet") == run.ledger
@@ -98,7 +101,7 @@ def test_another_seed_is_another_run():
 def test_a_fresh_process_predicts_the_same_to_the_bit(method, tmp_path):
     run = train("digits", method=method, out=tmp_path / "run", **small(method))
     script = (
-        "import sys, numpy as np; from farflung.run.evaluate import SavedRun; s = SavedRun.open(sys.argv[1]);"
+        "import sys, numpy as np; from farflung.run.saved import SavedRun; s = SavedRun.open(sys.argv[1]);"
         "p = s.predict(); np.savez(sys.argv[2], ids=p.ids, p=p.probabilities);"
         "import json; print(json.dumps(s.evaluate()))"
     )
@@ -171,6 +174,15 @@ def test_other_parts_than_the_folders_are_an_error(tmp_path):
     assert train(str(tmp_path / "parts"), parts=2, **SMALL).partition.num_parts == 2
 
 
+def test_a_number_of_parts_set_by_hand_counts_also_where_it_is_the_presets_own(tmp_path):
+    farflung.cut(blobs(), parts=4).save(tmp_path / "parts")
+    usual = {**SMALL, "method": "random-tma", "interval": "2steps"}
+    assert train(str(tmp_path / "parts"), **usual).partition.num_parts == 4
+    assert train(str(tmp_path / "parts"), parts="4", by="random", **usual).partition.num_parts == 4
+    with pytest.raises(InputError, match=r"cut already, into 4 parts.*partition.parts"):
+        train(str(tmp_path / "parts"), parts="3", **usual)
+
+
 def test_a_chosen_split_of_a_graph_in_memory_stands():
     masks = np.zeros((3, 60), dtype=bool)
     masks[0, :20], masks[1, 20:30], masks[2, 30:] = True, True, True
@@ -231,19 +243,58 @@ def test_an_existing_run_is_refused_before_training_unless_overwritten(tmp_path)
     assert seen.history == run.history
 
 
-def test_threads_are_set_for_the_run_only():
+@pytest.mark.parametrize(
+    ("graph", "options"), [("no-such-graph", {}), (blobs(), {"parts": 99}), (blobs(), {"metric": "mrr"})]
+)
+def test_a_run_that_cannot_begin_leaves_the_one_that_it_was_to_replace(graph, options, tmp_path):
+    train(blobs(), out=tmp_path / "run", **SMALL)
+    before = contents(tmp_path / "run")
+    with pytest.raises(InputError):
+        train(graph, out=tmp_path / "run", overwrite=True, **{**SMALL, **options})
+    assert contents(tmp_path / "run") == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder`."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_is_not_replaced_by_one_that_reads_its_only_graph(tmp_path):
+    kept = {"graph.npz": blobs(), "partition": farflung.cut(blobs(), parts=2)}
+    for name, given in kept.items():
+        out = tmp_path / name
+        train(given, out=out, **SMALL)
+        before = contents(out)
+        config = resolve({}, file=read_yaml(out / "config.yaml"))
+        with pytest.raises(InputError, match=rf"{name} lies in run folder .*choose another --out"):
+            execute(config, out=out, overwrite=True)
+        assert contents(out) == before
+    with pytest.raises(InputError, match="partition lies in run folder"):
+        train(Partition.open(out / "partition"), out=out, overwrite=True, **SMALL)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("threads", [1, None])
+def test_threads_are_set_for_the_run_only_and_are_as_many_in_compiled_code(threads):
     def now() -> tuple[int, int]:
         return torch.get_num_threads(), numba.get_num_threads()
 
-    before, seen = now(), []
+    usual, seen = now(), []
 
     class Spy(MemoryJournal):
         def round(self, record: Round) -> None:
             seen.append(now())
 
-    train(blobs(), journal=Spy(), **SMALL)
-    assert set(seen) == {(1, 1)}
-    assert now() == before
+    try:
+        torch.set_num_threads(1)
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+        before = now()
+        train(blobs(), journal=Spy(), **{**SMALL, "threads": threads})
+        assert set(seen) == {(1, 1)}
+        assert now() == before
+    finally:
+        torch.set_num_threads(usual[0])
+        numba.set_num_threads(usual[1])
 
 
 def test_the_configuration_means_the_same_from_any_folder(tmp_path, monkeypatch):
@@ -259,6 +310,18 @@ def test_the_configuration_means_the_same_from_any_folder(tmp_path, monkeypatch)
     assert again.metrics["test"] == run.metrics["test"]
     assert again.partition.digest == run.partition.digest
     assert SavedRun.open(tmp_path / "run").evaluate()["test"] == run.test
+
+
+def test_a_file_that_is_called_like_a_column_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "region").write_text("x")
+    graph = blobs().with_(columns={"region": np.arange(60) % 3})
+    run = train(graph, by="given", given="region", **SMALL)
+    assert run.config.partition.given == "region"
+    from farflung.graph.store import save_graph
+
+    save_graph(graph, "g.npz")
+    assert train("g.npz", by="given", given="region", **SMALL).partition.digest == run.partition.digest
 
 
 def test_a_folder_that_is_called_like_a_data_set_does_not_hide_it(tmp_path, monkeypatch):
@@ -283,6 +346,46 @@ def test_when_all_trainers_die_the_checkpoint_loads_and_the_result_is_partial(tm
     assert all(torch.isfinite(value).all() for value in keeper.best.values())
     with pytest.raises(InputError, match=r"model.safetensors"):
         SavedRun.open(folder.path)
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt(), ZeroDivisionError("division by zero")])
+def test_a_disk_that_refuses_the_last_files_does_not_hide_what_ended_the_run(ending, tmp_path, monkeypatch):
+    class Breaking(MemoryJournal):
+        def round(self, record: Round) -> None:
+            raise ending
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch, pytest.raises(type(ending)) as error:
+        patch.setattr("farflung.run.folder.save_file", full)
+        train(blobs(), out=out, journal=Breaking(), **SMALL)
+    assert error.value is ending
+    (note,) = ending.__notes__
+    assert "No space left on device" in note
+    assert "\n" not in note
+    assert read_json(out / "metrics.json")["complete"] is False
+    assert Ledger.load(out / "ledger.parquet").total() > 0
+
+
+def test_odd_parts_are_told_before_training():
+    masks = np.zeros((3, 60), dtype=bool)
+    masks[0, :20], masks[1, 20:30], masks[2, 30:] = True, True, True
+    graph = blobs(split=Split(*masks))
+    told: list[str] = []
+
+    class Late(MemoryJournal):
+        def round(self, record: Round) -> None:
+            assert told
+
+    assignment = np.repeat([0, 1, 3], 20)
+    parts = Partition.of(graph, assignment.astype(np.int32), 4)
+    config = resolve({"graph": "blobs", "method": "random-tma", "interval": "2steps", **SMALL})
+    execute(config, given=parts, warn=told.append, journal=lambda *_: nullcontext(Late()))
+    assert len(told) == 2
+    assert "part 2 has no nodes" in told[0]
+    assert "all training labels are in part 0" in told[1]
 
 
 def test_a_run_that_breaks_in_its_first_round_still_has_a_loadable_checkpoint(tmp_path):

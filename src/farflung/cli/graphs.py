@@ -92,10 +92,11 @@ def _cut(**flags: str | bool | None) -> tuple[RunConfig, Graph, Partition]:
     from farflung.run.config import resolve
     from farflung.run.source import as_cut, cut, open_graph
 
-    config = resolve(o.given_options(None, **flags))
+    given = o.given_options(None, **flags)
+    config = resolve(given)
     graph, parts = open_graph(config.graph, symmetric=config.symmetric)
     if parts is not None:
-        return as_cut(config, parts), graph, parts
+        return as_cut(config, parts, given), graph, parts
     return config, graph, cut(graph, config)[0]
 
 

@@ -17,7 +17,7 @@ def evaluate(
 ) -> None:
     """Score the saved model on its graph: the same figures as in metrics.json."""
     from farflung.report.tables import console, metrics_table
-    from farflung.run.evaluate import SavedRun
+    from farflung.run.saved import SavedRun
 
     scores = SavedRun.open(run).evaluate("test", "val")
     if as_json:
@@ -34,7 +34,7 @@ def predict(
     all_classes: Annotated[bool, typer.Option("--all-classes", help="Also a column p_CLASS for each class.")] = False,
 ) -> None:
     """Write id, label and probability of every node, by original id (multi-label: a column per class)."""
-    from farflung.run.evaluate import SavedRun
+    from farflung.run.saved import SavedRun
 
     predictions = SavedRun.open(run).predict()
     predictions.save(out, all_classes=all_classes)

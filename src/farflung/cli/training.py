@@ -80,13 +80,20 @@ def train(
         link=link,
     )
     resolved = resolve(given, file=o.file_options(config))
-    run = execute(
-        resolved,
-        out=out,
-        overwrite=overwrite,
-        faults=faults,
-        journal=None if quiet else screen_journal(plain=plain),
-    )
+    try:
+        run = execute(
+            resolved,
+            asked=given,
+            out=out,
+            overwrite=overwrite,
+            faults=faults,
+            journal=None if quiet else screen_journal(plain=plain),
+            warn=None if quiet else _warn,
+        )
+    except BaseException as error:
+        for note in getattr(error, "__notes__", ()):
+            print(f"note: {' '.join(note.split())}", file=sys.stderr)
+        raise
     screen = console()
     screen.print("; ".join([_sizes(run.graph), *run.graph.notes]), soft_wrap=True)
     screen.print(metrics_table({"test": run.test, "val": run.val}))
@@ -143,7 +150,7 @@ def compare(
     from farflung.run.compare import RESULT, Trained, file_name, parse_methods, plan, read_comparison, run_grid
     from farflung.run.progress import screen_journal
 
-    out = out or Path("runs") / f"compare-{file_name(Path(graph).stem)}"
+    out = out or Path("runs") / f"compare-{file_name(graph)}"
     if show:
         comparison = read_comparison(out)
     else:
@@ -166,11 +173,13 @@ def compare(
         )
         cells = plan(graph, parse_methods(methods), range(seeds), given, o.file_options(config))
         journal = None if quiet or plain or not sys.stderr.isatty() else screen_journal(transient=True)
+        runner = Trained(cells, journal=journal, warn=None if quiet else _warn_once())
         comparison = run_grid(
             cells,
             out,
-            Trained(cells, journal=journal),
+            runner,
             on_cell=_cell_lines(len(cells), quiet=quiet),
+            data=runner.data,
         )
     screen = console()
     screen.print(comparison_table(comparison.graph, comparison.metric, comparison.rows, width=screen.width))
@@ -183,6 +192,22 @@ def compare(
 
 def _sizes(graph: Graph) -> str:
     return f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} directed edges"
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def _warn_once() -> Callable[[str], None]:
+    """As `_warn`, but each text only once."""
+    said: set[str] = set()
+
+    def warn(text: str) -> None:
+        if text not in said:
+            _warn(text)
+        said.add(text)
+
+    return warn
 
 
 def _cell_lines(total: int, *, quiet: bool) -> Callable[[Cell, Mapping[str, Any], bool], None]:

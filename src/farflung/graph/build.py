@@ -148,10 +148,12 @@ def _rows(
     if num_nodes is not None and nodes is not None:
         raise InputError("give `num_nodes` (columns are row numbers) or `nodes` (columns are ids), not both")
     if num_nodes is not None:
-        if len(src) and src.dtype.kind == "U":
-            raise InputError(
-                "edge columns are strings: list all ids in `nodes`, isolated ones included, not `num_nodes`"
-            )
+        for name, column in (("source", src), ("destination", dst)):
+            if len(column) and column.dtype.kind == "U":
+                raise InputError(
+                    f"edge column `{name}` holds strings, found '{column[0]}' at row 0: "
+                    "list all ids in `nodes`, isolated ones included, not `num_nodes`"
+                )
         if num_nodes < 0:
             raise InputError(f"num_nodes: expected at least 0, found {num_nodes}")
         src, dst = (c if c.dtype.kind == "i" else np.empty(0, np.int64) for c in (src, dst))

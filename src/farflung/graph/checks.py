@@ -2,8 +2,7 @@
 
 `check_graph` runs whenever a `Graph` is made: shapes, dtypes, ranges, masks, in a few passes over the arrays.
 `check_values` is for data that comes in from outside: finite numbers and unique ids as well.
-Arrays that are memory-mapped are taken as already checked: their values are not read, but for classes, masks, node
-types and the signs of weights.
+Memory-mapped arrays are read like all others: loops over edges, here and in partitioning, do not check bounds.
 """
 
 from __future__ import annotations
@@ -92,11 +91,22 @@ def check_values(graph: Graph) -> None:
             f"{where}: `edge_weight` must be >= 0, found {graph.edge_weight[bad]:g} at edge {bad}: "
             "put signs into edge_attr or an edge type"
         )
-    if graph.ids is not None and len(graph.ids):
-        ordered = np.sort(graph.ids)
-        twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-        if len(twice):
-            raise InputError(f"{where}: `ids` must be unique, found {ordered[twice[0]]!s} twice")
+    check_ids(graph)
+
+
+def check_ids(graph: Graph) -> None:
+    """Raise `InputError` on an id given twice."""
+    if graph.ids is None:
+        return
+    ordered = np.sort(graph.ids)
+    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(twice):
+        value = ordered[twice[0]]
+        rows = np.flatnonzero(graph.ids == value)
+        raise InputError(
+            f"graph '{graph.name}': `ids` must be unique, found {value!s} twice, at rows {rows[0]} and {rows[1]}; "
+            "give each node its own"
+        )
 
 
 def check_endpoints(ends: np.ndarray, num_nodes: int, column: str) -> None:
@@ -122,12 +132,10 @@ def _check_structure(graph: Graph, where: str) -> None:
         raise InputError(f"{where}: `indices` must be int32 or int64 [E], found {indices.dtype} {list(indices.shape)}")
     if indptr[0] != 0 or indptr[-1] != len(indices):
         raise InputError(f"{where}: `indptr` must run from 0 to E = {len(indices)}, found {indptr[0]} to {indptr[-1]}")
-    if _mapped(indptr) or _mapped(indices) or not len(indices):
-        return
     falling = np.flatnonzero(indptr[1:] < indptr[:-1])
     if len(falling):
         raise InputError(f"{where}: `indptr` must not fall, but does after node {falling[0]}")
-    if indices.min() < 0 or indices.max() >= graph.num_nodes:
+    if len(indices) and (indices.min() < 0 or indices.max() >= graph.num_nodes):
         edge = int(np.flatnonzero((indices < 0) | (indices >= graph.num_nodes))[0])
         raise InputError(
             f"{where}: `indices` must be rows 0 to {graph.num_nodes - 1}, found {indices[edge]} at {edge}; "
@@ -150,8 +158,6 @@ def _check_types(graph: Graph, where: str) -> None:
         if types is None:
             continue
         _check_array(types, name, where, (length,), (np.int16,))
-        if _mapped(types):
-            continue
         limit = len(names) if names is not None else int(types.max(initial=-1)) + 1
         wrong = np.flatnonzero((types < 0) | (types >= limit))
         if len(wrong):
@@ -184,6 +190,24 @@ def _check_block(block: FeatureBlock, name: str, where: str, rows: int) -> None:
             f"{where}: `{name}` needs a row per node: expected {rows}, found {block.shape[0]}; "
             "isolated nodes have rows too"
         )
+    if isinstance(block, sp.csr_matrix):
+        _check_csr(block, name, where)
+
+
+def _check_csr(block: sp.csr_matrix, name: str, where: str) -> None:
+    """SciPy itself checks neither that row pointers rise nor that columns are in range."""
+    indptr, indices, (rows, width) = block.indptr, block.indices, block.shape
+    if len(indptr) != rows + 1 or indptr[0] != 0 or not indptr[-1] == len(indices) == len(block.data):
+        raise InputError(f"{where}: `{name}.indptr` must run from 0 to {len(block.data)} over {rows} rows; rebuild it")
+    falling = np.flatnonzero(indptr[1:] < indptr[:-1])
+    if len(falling):
+        raise InputError(f"{where}: `{name}.indptr` must not fall, but does after row {falling[0]}; rebuild it")
+    if len(indices) and (indices.min() < 0 or indices.max() >= width):
+        at = int(np.flatnonzero((indices < 0) | (indices >= width))[0])
+        row = int(np.searchsorted(indptr, at, side="right")) - 1
+        raise InputError(
+            f"{where}: `{name}` must have columns 0 to {width - 1}, found {indices[at]} at row {row}; rebuild it"
+        )
 
 
 def _check_labels(graph: Graph, where: str) -> None:
@@ -193,7 +217,7 @@ def _check_labels(graph: Graph, where: str) -> None:
     n = graph.num_nodes
     if y.ndim == 2 and y.dtype == np.uint8:
         _check_array(y, "y", where, (n, y.shape[1]), (np.uint8,))
-        if not _mapped(y) and y.max(initial=0) > 1:
+        if y.max(initial=0) > 1:
             row = int(np.flatnonzero((y > 1).any(axis=1))[0])
             raise InputError(f"{where}: multi-label `y` must be 0 or 1, found {y[row].max()} at row {row}")
     elif y.ndim == 1 and y.dtype == np.int64:
@@ -244,9 +268,7 @@ def _check_column(column: np.ndarray, name: str, where: str, length: int) -> Non
 
 
 def _first_not_finite(values: np.ndarray) -> int | None:
-    """Flat position of the first non-finite value, or None; memory-mapped arrays are not read."""
-    if _mapped(values):
-        return None
+    """Flat position of the first non-finite value, or None."""
     flat = values.reshape(-1)
     for start in range(0, len(flat), _CHUNK):
         finite = np.isfinite(flat[start : start + _CHUNK])
@@ -259,10 +281,6 @@ def _raise_not_finite(where: str, name: str, row: int, column: int, value: Any) 
     raise InputError(
         f"{where}: `{name}` must be finite, found {value} at row {row}, column {column}; replace or drop it"
     )
-
-
-def _mapped(array: np.ndarray) -> bool:
-    return isinstance(array, np.memmap)
 
 
 def _describe(value: Any) -> str:

@@ -10,7 +10,9 @@ import torch
 
 from farflung.errors import InputError
 from farflung.graph.build import EDGE_FIELDS, from_edges
+from farflung.graph.checks import check_ids
 from farflung.graph.graph import MASKS, FeatureBlock, Graph, Split
+from farflung.graph.values import as_ids
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -25,8 +27,8 @@ def from_pyg(data: Data, *, duplicates: str = "keep", name: str = "graph") -> Gr
     with one number per node (per edge, if named `edge_...`) become columns. Multi-labels are `y` [N, C].
 
     Raises:
-        InputError: if the number of nodes is not stated (by `x`, `y` or `num_nodes`), on `HeteroData`, and on
-            whatever `Graph.from_edges` refuses.
+        InputError: if the number of nodes is not stated (by `x`, `y` or `num_nodes`), on `HeteroData`, on an
+            `original_id` given twice, and on whatever `Graph.from_edges` refuses.
     """
     if getattr(data, "edge_types", None) is not None and not hasattr(data, "edge_index"):
         raise InputError("from_pyg: HeteroData is not read; use `data.to_homogeneous()`")
@@ -60,7 +62,10 @@ def from_pyg(data: Data, *, duplicates: str = "keep", name: str = "graph") -> Gr
         name=name,
         **fields,
     )
-    return graph.with_(ids=np.asarray(data["original_id"])) if "original_id" in data else graph
+    if "original_id" in data:
+        graph = graph.with_(ids=as_ids(data["original_id"], "original_id"))
+        check_ids(graph)
+    return graph
 
 
 def to_pyg(graph: Graph) -> Data:

@@ -26,7 +26,7 @@ def as_ids(values: Any, name: str) -> np.ndarray:
         row = int(np.flatnonzero(array > np.iinfo(np.int64).max)[0])
         raise InputError(f"`{name}`: id {array[row]} at row {row} is beyond 2^63 - 1; use string ids")
     if array.dtype.kind not in "iu":
-        raise InputError(f"`{name}`: expected integer or string ids, found {array.dtype}")
+        raise InputError(f"`{name}`: expected integer or string ids, found {array.dtype}; convert the column")
     return array.astype(np.int64, copy=False)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from farflung.errors import InputError
 from farflung.graph import Graph
+from farflung.graph.degrees import degree_without_loops
 from farflung.kernels import Pattern, SparseMatrix
 from farflung.partition import Shard, local_edge_weight, local_edges
 
@@ -66,14 +67,6 @@ def adjacency(
     ends = np.cumsum(np.bincount(rows, minlength=num_rows))
     pattern = Pattern(np.concatenate([[0], ends]), indices, num_columns)
     return SparseMatrix(pattern, values.astype(dtype))
-
-
-def degree_without_loops(indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """In-degree of each destination, loops left out, weighted where edges carry weights. float64 [R]."""
-    num_rows = len(indptr) - 1
-    rows = np.repeat(np.arange(num_rows, dtype=indices.dtype), np.diff(indptr))
-    weights = (indices != rows).astype(np.float64) * (1.0 if weight is None else weight)
-    return np.bincount(rows, weights=weights, minlength=num_rows)
 
 
 def graph_adjacency(aggregation: Aggregation, graph: Graph, dtype: np.dtype | type) -> SparseMatrix | None:

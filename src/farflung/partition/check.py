@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from farflung.errors import InputError
+from farflung.graph.degrees import degree_without_loops
 from farflung.partition.arrays import edge_arrays, node_arrays
 from farflung.partition.shard import Shard
-from farflung.partition.shards import degree_without_loops
 
 
 def check_shards(shards: Sequence[Shard], assignment: np.ndarray) -> None:
@@ -67,7 +67,7 @@ def _check_one(shard: Shard, part: int, num_parts: int, assignment: np.ndarray) 
     for name, array in edge_arrays(shard).items():
         if len(array) != len(shard.indices):
             _fail(part, name, f"has {len(array)} rows, expected {len(shard.indices)}")
-    if not np.array_equal(shard.degree[:n], degree_without_loops(shard)):
+    if not np.array_equal(shard.degree[:n], degree_without_loops(shard.indptr, shard.indices, shard.edge_weight)):
         _fail(part, "degree", "differs from what the part's edges give")
     _check_features(shard, part)
 

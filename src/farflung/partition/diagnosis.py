@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from farflung.errors import InputError
 from farflung.graph import Graph
+from farflung.graph.degrees import degree_without_loops
 from farflung.graph.graph import MASKS
-from farflung.partition import kernels
-from farflung.partition.config import PartitionConfig
+from farflung.partition import loops
 from farflung.partition.divergence import degree_divergence, feature_divergence, label_divergence
 from farflung.partition.expectations import kept_share_expected, kept_share_sd
 from farflung.partition.partition import Partition
-from farflung.partition.shards import check_assignment, find_layout
+from farflung.partition.shards import find_layout
 from farflung.partition.undirected import undirected_csr
 
 HIGH_LABEL_DIVERGENCE = 0.25
@@ -85,65 +84,26 @@ class Diagnosis:
         } | {"masks": None if self.masks is None else {name: list(n) for name, n in self.masks.items()}}
 
 
-def diagnose(
-    subject: Partition | Graph,
-    assignment: np.ndarray | None = None,
-    config: PartitionConfig | None = None,
-    *,
-    clusters: np.ndarray | None = None,
-) -> Diagnosis:
-    """Measure a partition, or a graph with an assignment.
-
-    Args:
-        subject: a `Partition`, or a graph.
-        assignment: integer [N], the part of each node; only with a graph.
-        config: how the assignment was made; only with a graph (default: given).
-        clusters: integer [N], the super-nodes it was made of; only with a graph.
-
-    Raises:
-        InputError: the assignment is missing or does not fit the graph.
-    """
-    if isinstance(subject, Partition):
-        return _measure(
-            subject.graph(),
-            subject.assignment,
-            subject.num_parts,
-            subject.by,
-            subject.clusters,
-            subject.manifest.get("part_names"),
-        )
-    if assignment is None:
-        raise InputError("diagnose: a graph comes with its assignment: pass diagnose(graph, assignment)")
-    given = int(np.max(assignment, initial=0)) + 1
-    parts = max(given, config.parts or 0) if config is not None and config.by != "given" else given
-    by = "given" if config is None else config.by
-    return _measure(subject, check_assignment(assignment, subject.num_nodes, parts), parts, by, clusters, None)
-
-
-def _measure(
-    graph: Graph,
-    assignment: np.ndarray,
-    num_parts: int,
-    by: str,
-    clusters: np.ndarray | None,
-    part_names: Sequence[str] | None,
-) -> Diagnosis:
+def diagnose(partition: Partition) -> Diagnosis:
+    """Measure a partition; of an opened folder it reads, and so verifies, everything."""
+    graph, assignment, num_parts = partition.graph(), partition.assignment, partition.num_parts
+    part_names = partition.manifest.get("part_names")
     nodes = np.bincount(assignment, minlength=num_parts)
     edges = np.bincount(assignment, weights=graph.in_degree(), minlength=num_parts).astype(np.int64)
     layout = find_layout(graph, assignment, num_parts)
     halo = [len(places) for places in layout.halos]
     rows_sent = sum((np.diff(layout.halo_ptr(part)) for part in range(num_parts)), np.zeros(num_parts, np.int64))
-    kept = _measure_kept(graph, assignment, num_parts, by, clusters)
+    kept = _measure_kept(graph, assignment, num_parts, partition.by, partition.clusters)
     labels = label_divergence(graph.y, assignment, num_parts)
     masks = _count_masks(graph, assignment, num_parts)
     return Diagnosis(
         graph=graph.name,
-        by=by,
+        by=partition.by,
         parts=num_parts,
         part_names=None if part_names is None else tuple(part_names),
         nodes=graph.num_nodes,
         edges=graph.num_edges,
-        loops=graph.num_edges - int(kernels.degree_without_loops(graph.indptr, graph.indices).sum()),
+        loops=graph.num_edges - int(degree_without_loops(graph.indptr, graph.indices).sum()),
         nodes_per_part=_ints(nodes),
         edges_per_part=_ints(edges),
         node_balance=_balance(nodes) or 1.0,
@@ -168,7 +128,7 @@ def _measure_kept(
     pairs = len(indices) // 2
     found: dict[str, Any] = {
         "pairs": pairs,
-        "kept_share": kernels.count_kept(indptr, indices, assignment) / (2 * pairs) if pairs else None,
+        "kept_share": loops.count_kept(indptr, indices, assignment) / (2 * pairs) if pairs else None,
         "kept_share_expected": kept_share_expected(num_parts) if by == "random" else None,
         "kept_share_sd": kept_share_sd(num_parts, pairs) if by == "random" and pairs else None,
         "clusters": None,
@@ -178,7 +138,7 @@ def _measure_kept(
         dealt = np.unique(np.stack([clusters, assignment]), axis=1)
         found["clusters"] = int(clusters.max(initial=-1)) + 1
         if pairs:
-            share = kernels.count_kept(indptr, indices, clusters) / (2 * pairs)
+            share = loops.count_kept(indptr, indices, clusters) / (2 * pairs)
             found["cluster_share"] = share
             found["kept_share_expected"] = kept_share_expected(
                 num_parts, share, np.bincount(dealt[1], minlength=num_parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -73,13 +75,14 @@ def _load(path: Path) -> np.ndarray:
                 raise InputError(
                     f"{path}: holds the arrays {', '.join(names) or 'none'}: keep one, or call it 'assignment'"
                 )
-            return loaded["assignment" if "assignment" in names else names[0]]
+            found = loaded["assignment" if "assignment" in names else names[0]]
     except FileNotFoundError:
         raise InputError(f"{path}: no such file: check the path") from None
-    except InputError:
-        raise
-    except Exception as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({error}): write it with numpy.save as plain integers") from error
+    if not isinstance(found, np.ndarray):
+        raise InputError(f"{path}: holds no array: write it with numpy.savez as plain integers")
+    return found
 
 
 def _list_columns(graph: Graph) -> str:

@@ -18,14 +18,17 @@ def main(folder: Path, num_parts: int, seed: int, recursive: bool) -> None:
     xadj = np.load(folder / "xadj.npy", allow_pickle=False)
     if xadj[-1] > np.iinfo(dtype).max:
         raise SystemExit(f"{xadj[-1]} edges are more than this build of METIS can count")
-    weights = folder / "vweights.npy"
+    given = folder / "vweights.npy"
+    weights = np.load(given, allow_pickle=False) if given.exists() else None
+    if weights is not None and weights.sum(dtype=np.float64) > np.iinfo(dtype).max:
+        raise SystemExit(f"weights of nodes that sum to {weights.sum()} are more than this build of METIS can count")
     _, parts = pymetis.part_graph(
         num_parts,
         pymetis.CSRAdjacency(
             adj_starts=xadj.astype(dtype),
             adjacent=np.load(folder / "adjncy.npy", allow_pickle=False).astype(dtype, copy=False),
         ),
-        vweights=np.load(weights, allow_pickle=False).astype(dtype) if weights.exists() else None,
+        vweights=None if weights is None else weights.astype(dtype),
         recursive=recursive,
         options=pymetis.Options(seed=seed),
     )

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from farflung.errors import InputError
 from farflung.graph import Graph
+from farflung.graph.checks import check_values
 from farflung.partition import store
 from farflung.partition.assign import cut
 from farflung.partition.check import check_shards
@@ -86,22 +87,33 @@ class Partition:
         return digest(self.assignment)
 
     def graph(self) -> Graph:
-        """The whole graph, reassembled from the shards on first use and kept."""
+        """The whole graph, reassembled from the shards on first use and kept; those of a folder are verified first.
+
+        Raises:
+            InputError: as `verify`, or where features or weights are not finite, or an id is given twice.
+        """
         if self._graph is None:
-            self._graph = reassemble(self.shards)
+            if isinstance(self.shards, store.StoredShards):
+                self.verify()
+            graph = reassemble(self.shards)
+            check_values(graph)
+            self._graph = graph
         return self._graph
 
     def save(self, path: str | Path) -> None:
         """Write the partition to a folder, all of it or nothing; a partition already there is replaced.
 
         Raises:
-            InputError: the folder holds something else, or cannot be written.
+            InputError: the folder holds something else, or cannot be written; of an opened partition also as `verify`,
+                lest damage gets checksums of its own.
         """
+        if isinstance(self.shards, store.StoredShards):
+            self.verify()
         store.write(Path(path), self.assignment, self.shards, self.manifest, self.clusters)
 
     @classmethod
     def open(cls, path: str | Path) -> Partition:
-        """Open a folder written by `save`, memory-mapped: sizes are checked, contents are left to `verify`.
+        """Open a folder written by `save`, memory-mapped: sizes are checked, contents are left to `verify` and `graph`.
 
         Raises:
             InputError: no partition, another format version, or a missing or truncated file.
@@ -118,7 +130,10 @@ class Partition:
         if isinstance(self.shards, store.StoredShards):
             self.shards.verify_checksums()
         if self.manifest.get("digest", self.digest) != self.digest:
-            raise InputError("partition: the assignment differs from the digest in the manifest: write it anew")
+            where = self.shards.folder / store.MANIFEST if isinstance(self.shards, store.StoredShards) else "partition"
+            raise InputError(
+                f"{where}: `digest` is not that of the assignment: copy the partition again or write it anew"
+            )
         check_shards(self.shards, self.assignment)
 
 

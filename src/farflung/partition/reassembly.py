@@ -101,6 +101,13 @@ def _collect_edges_and_features(
     return edges.arrays, tuple(block.finish() for block in blocks)
 
 
+def row_pointers(lengths: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Row pointers [N + 1] of rows of these lengths (int64 [N]), of `dtype`, or int64 where that is too small."""
+    pointers = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=pointers[1:])
+    return pointers if pointers[-1] > np.iinfo(dtype).max else pointers.astype(dtype, copy=False)
+
+
 class _Whole:
     """Arrays over the whole graph, filled part by part."""
 
@@ -137,10 +144,10 @@ class _Block:
         if not self.pieces:
             return self.whole.arrays.get("features")
         first = self.pieces[0][1]
-        indptr = np.zeros(self.num_rows + 1, dtype=first.indptr.dtype)
+        lengths = np.zeros(self.num_rows, dtype=np.int64)
         for rows, block in self.pieces:
-            indptr[rows + 1] = np.diff(block.indptr)
-        np.cumsum(indptr, out=indptr)
+            lengths[rows] = np.diff(block.indptr)
+        indptr = row_pointers(lengths, first.indptr.dtype)
         for rows, block in self.pieces:
             _, positions = row_positions(indptr, rows)
             for name, values in block_arrays(block).items():

@@ -5,20 +5,20 @@ Legend for shapes: N nodes, E directed edges, M parts, n inner and h halo nodes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from farflung.errors import InputError
 from farflung.graph import FeatureBlock, Graph, Split
-from farflung.partition import kernels
+from farflung.graph.degrees import degree_without_loops
+from farflung.partition import loops
 from farflung.partition.arrays import csr_matrix
 from farflung.partition.shard import GraphInfo, Shard
 
 
 def build_shards(graph: Graph, assignment: np.ndarray, num_parts: int) -> list[Shard]:
-    """The shards of all parts.
+    """The shards of all parts, all in memory beside the graph.
 
     Args:
         graph: the whole graph.
@@ -28,16 +28,10 @@ def build_shards(graph: Graph, assignment: np.ndarray, num_parts: int) -> list[S
     Raises:
         InputError: the assignment has another length or a part out of range.
     """
-    return list(iter_shards(graph, assignment, num_parts))
-
-
-def iter_shards(graph: Graph, assignment: np.ndarray, num_parts: int) -> Iterator[Shard]:
-    """As `build_shards`, one shard at a time: only the halo lists of all parts are held together."""
     assignment = check_assignment(assignment, graph.num_nodes, num_parts)
     layout = find_layout(graph, assignment, num_parts)
     builder = _Builder(graph, layout)
-    for part in range(num_parts):
-        yield builder.build(part)
+    return [builder.build(part) for part in range(num_parts)]
 
 
 def check_assignment(assignment: np.ndarray, num_nodes: int, num_parts: int) -> np.ndarray:
@@ -95,7 +89,7 @@ def find_layout(graph: Graph, assignment: np.ndarray, num_parts: int) -> Layout:
     halos = []
     for part in range(num_parts):
         inner = order[part_ptr[part] : part_ptr[part + 1]]
-        count = kernels.collect_halo(graph.indptr, graph.indices, inner, assignment, part, place, stamp, found)
+        count = loops.collect_halo(graph.indptr, graph.indices, inner, assignment, part, place, stamp, found)
         halos.append(np.sort(found[:count]))
     return Layout(num_parts, order, place, part_ptr, tuple(halos))
 
@@ -115,13 +109,6 @@ def graph_info(graph: Graph) -> GraphInfo:
     )
 
 
-def degree_without_loops(of: Graph | Shard) -> np.ndarray:
-    """In-edges that are no loops, or the sum of their weights where edges carry them. float64 [N] or [n]."""
-    if of.edge_weight is None:
-        return kernels.degree_without_loops(of.indptr, of.indices)
-    return kernels.weighted_degree_without_loops(of.indptr, of.indices, of.edge_weight)
-
-
 class _Builder:
     """Builds the shards of one graph; holds what they share."""
 
@@ -129,7 +116,7 @@ class _Builder:
         self.graph = graph
         self.layout = layout
         self.info = graph_info(graph)
-        self.degree = degree_without_loops(graph)
+        self.degree = degree_without_loops(graph.indptr, graph.indices, graph.edge_weight)
         self.halo_ptrs = [layout.halo_ptr(part) for part in range(layout.num_parts)]
         self.local = np.empty(graph.num_nodes, dtype=graph.indices.dtype)
         self.rows = rows_in_type(graph.node_type, len(graph.features))
@@ -142,7 +129,7 @@ class _Builder:
         self.local[halo] = np.arange(len(inner), len(inner) + len(halo))
         indptr, positions = self._edges(inner)
         indices = np.empty(indptr[-1], dtype=graph.indices.dtype)
-        kernels.gather_renamed(graph.indptr, graph.indices, inner, self.local, indices)
+        loops.gather_renamed(graph.indptr, graph.indices, inner, self.local, indices)
         boundary, boundary_ptr = self._boundary(part)
         return Shard(
             part=part,
@@ -209,7 +196,7 @@ def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.
     """For some rows of a CSR: their own row pointers, and where their entries are in the whole."""
     pointers = _row_pointers(indptr, rows)
     positions = np.empty(pointers[-1], dtype=np.int64)
-    kernels.fill_positions(indptr[rows].astype(np.int64, copy=False), np.diff(pointers), positions)
+    loops.fill_positions(indptr[rows].astype(np.int64, copy=False), np.diff(pointers), positions)
     return pointers, positions
 
 

@@ -11,14 +11,15 @@ import json
 import os
 import re
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, overload
 
 import numpy as np
+from pydantic import BaseModel, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError, field_validator
 
 from farflung.errors import InputError
 from farflung.partition.arrays import from_arrays, to_arrays
@@ -28,6 +29,38 @@ FORMAT = 1
 KIND = "farflung-partition"
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 22
+
+
+class _Entry(BaseModel):
+    """One file in the manifest."""
+
+    name: str
+    file: str
+    bytes: NonNegativeInt
+    shape: list[NonNegativeInt]
+    dtype: str
+    sha256: str
+
+    @field_validator("file")
+    @classmethod
+    def _stays_inside(cls, file: str) -> str:
+        path = PureWindowsPath(file)  # it knows both kinds of slashes, and drives
+        if path.anchor or ".." in path.parts or "\0" in file:
+            raise ValueError(f"'{file}' leads out of the folder")
+        return file
+
+
+class _Manifest(BaseModel):
+    """What a manifest must hold to be read; there may be more."""
+
+    parts: PositiveInt
+    digest: str
+    graph: GraphInfo
+    files: dict[str, list[_Entry]]
+    by: str = "given"
+    options: dict[str, Any] | None = None
+    seed: int | None = None
+    part_names: list[str] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +79,7 @@ class StoredShards(Sequence[Shard]):
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         self.folder = folder
         self.manifest = manifest
-        self.info = _info_from_json(manifest["graph"])
+        self.info = TypeAdapter(GraphInfo).validate_python(manifest["graph"])
 
     def __len__(self) -> int:
         return int(self.manifest["parts"])
@@ -96,7 +129,8 @@ def write(
     check_target(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+        work = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
+        work.mkdir()
     except OSError as error:
         raise InputError(f"{folder}: cannot be written ({error.strerror}): choose another folder") from error
     try:
@@ -148,7 +182,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a partition folder. Raises `InputError` unless it is one that this version can read."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        manifest = json.loads(text)
     except FileNotFoundError:
         raise InputError(
             f"{folder}: holds no {MANIFEST}, expected a folder written by `farflung partition`: check the path"
@@ -162,9 +197,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{path}: format version {manifest.get('format')}, this Farflung reads version {FORMAT}: "
             "write the partition again, or use the Farflung that wrote it"
         )
-    missing = [key for key in ("parts", "digest", "graph", "files") if key not in manifest]
-    parts = ["partition", *(f"part-{k}" for k in range(manifest.get("parts", 0)))]
-    missing += [f"files.{part}" for part in parts if not missing and part not in manifest["files"]]
+    try:
+        files = _Manifest.model_validate_json(text, strict=True).files
+    except ValidationError as error:
+        first = error.errors()[0]
+        field, fault = ".".join(str(piece) for piece in first["loc"]), first["msg"].removeprefix("Value error, ")
+        raise InputError(f"{path}: `{field}`: {fault}: copy the partition again or write it anew") from None
+    needed = ("partition", *(f"part-{k}" for k in range(manifest["parts"])))
+    missing = [f"files.{part}" for part in needed if part not in files]
+    if not missing and "assignment" not in {entry.name for entry in files["partition"]}:
+        missing = ["files.partition.assignment"]
     if missing:
         raise InputError(f"{path}: lacks '{missing[0]}': copy the partition again or write it anew")
     return manifest
@@ -257,9 +299,6 @@ def _write_arrays(work: Path, folder: str, arrays: Mapping[str, np.ndarray]) -> 
 
 def _put_in_place(work: Path, folder: Path) -> None:
     """Rename the finished folder to its name; a partition already there is moved aside, then removed."""
-    mask = os.umask(0)
-    os.umask(mask)
-    work.chmod(0o777 & ~mask)
     old = work.with_name(work.name + "-old")
     if folder.exists():
         folder.rename(old)
@@ -289,9 +328,3 @@ def _sha256(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             found.update(chunk)
     return found.hexdigest()
-
-
-def _info_from_json(values: Mapping[str, Any]) -> GraphInfo:
-    """JSON lists back to the tuples of `GraphInfo`."""
-    fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-    return GraphInfo(**fields)

@@ -6,7 +6,7 @@ import numpy as np
 
 from farflung.errors import InputError
 from farflung.graph import Graph
-from farflung.partition import kernels
+from farflung.partition import loops
 
 
 def undirected_csr(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
@@ -22,10 +22,10 @@ def undirected_csr(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(
             f"graph '{graph.name}': edge {edge} comes from node {indices[edge]}, expected 0..{n - 1}: correct the edges"
         )
-    out_ptr, targets = kernels.transpose(indptr, indices)
+    out_ptr, targets = loops.transpose(indptr, indices)
     pairs_ptr = np.zeros(n + 1, dtype=np.int64)
-    kernels.count_merged(indptr, indices, out_ptr, targets, pairs_ptr)
+    loops.count_merged(indptr, indices, out_ptr, targets, pairs_ptr)
     np.cumsum(pairs_ptr, out=pairs_ptr)
     merged = np.empty(pairs_ptr[-1], dtype=indices.dtype)
-    kernels.fill_merged(indptr, indices, out_ptr, targets, pairs_ptr, merged)
+    loops.fill_merged(indptr, indices, out_ptr, targets, pairs_ptr, merged)
     return pairs_ptr, merged

@@ -16,7 +16,7 @@ from farflung.methods.presets import preset, users_of
 from farflung.partition import Partition
 from farflung.run.config import RunConfig, flatten, parse_assignments, resolve
 from farflung.run.folder import read_json, write_json
-from farflung.run.source import dressed, open_graph
+from farflung.run.source import as_given, fingerprint, open_graph, ready
 from farflung.run.train import JournalMaker, execute
 
 RESULT = "compare.json"
@@ -40,6 +40,8 @@ class Cell:
 
     label: str
     config: RunConfig
+    asked: frozenset[str] = frozenset()
+    """Paths of the options that were set by hand, for all methods or for this one."""
 
     @property
     def seed(self) -> int:
@@ -126,7 +128,8 @@ def plan(
     Raises:
         InputError: an option that none of the methods uses, or a wrong value.
     """
-    common = {**(file or {}), **flatten(given)}
+    by_hand = flatten(given)
+    common = {**(file or {}), **by_hand}
     for path in ("method", "seed", "graph"):
         if path in common:
             raise InputError(f"option '{path}' is not for all methods of a comparison: name graph, methods and seeds")
@@ -140,7 +143,8 @@ def plan(
         shared = {path: value for path, value in common.items() if preset(spec.method).uses_option(path)}
         for seed in seeds:
             options = {**shared, **spec.options, "graph": graph, "method": spec.method, "seed": seed}
-            cells.append(Cell(spec.label, resolve(options)))
+            asked = frozenset(path for path in options if path in by_hand or path in spec.options)
+            cells.append(Cell(spec.label, resolve(options), asked))
     files = [cell.file for cell in cells]
     if len(set(files)) < len(files):
         raise InputError("two of the methods' names would share a file: write their options differently")
@@ -150,19 +154,28 @@ def plan(
 Runner = Callable[[Cell], Mapping[str, Any]]
 """Trains a cell and returns what metrics.json would hold, `metric` beside it."""
 
+DataOf = Callable[[Cell], Mapping[str, Any]]
+"""Fingerprints of the data that a cell is trained on."""
+
+
+def _no_data(cell: Cell) -> Mapping[str, Any]:
+    return {}
+
 
 def run_grid(
     cells: Sequence[Cell],
     out: Path,
     runner: Runner,
     on_cell: Callable[[Cell, Mapping[str, Any], bool], None] = lambda cell, result, reused: None,
+    *,
+    data: DataOf = _no_data,
 ) -> Comparison:
     """Run what is not there yet, and sum up. A cell that fails is recorded and tried again by the next call.
 
-    `on_cell(cell, record, reused)` is told of every cell as it ends.
+    `on_cell(cell, record, reused)` is told of every cell as it ends. `data` is kept with each cell.
 
     Raises:
-        InputError: a cell there was run with other options, or `out` cannot be written.
+        InputError: a cell there was run with other options or on other data, or `out` cannot be written.
     """
     folder = out / CELLS
     try:
@@ -170,13 +183,13 @@ def run_grid(
     except OSError as error:
         raise InputError(f"{out} cannot be written ({error.strerror}): choose another --out") from None
     for cell in cells:
-        _earlier(folder / cell.file, cell)
+        _earlier(folder / cell.file, cell, data(cell))
     records = []
     for cell in cells:
-        record = _earlier(folder / cell.file, cell)
+        record = _earlier(folder / cell.file, cell, data(cell))
         reused = record is not None
         if record is None:
-            record = _run(cell, runner)
+            record = _run(cell, runner, data(cell))
             write_json(folder / cell.file, record)
         on_cell(cell, record, reused)
         records.append(record)
@@ -185,7 +198,7 @@ def run_grid(
     return comparison
 
 
-def _earlier(path: Path, cell: Cell) -> dict[str, Any] | None:
+def _earlier(path: Path, cell: Cell, data: Mapping[str, Any]) -> dict[str, Any] | None:
     """The record of a cell that was run before; None where it has to be run."""
     if not path.exists():
         return None
@@ -198,11 +211,21 @@ def _earlier(path: Path, cell: Cell) -> dict[str, Any] | None:
         raise InputError(
             f"{path} was made with other options ({', '.join(differing)}): choose another --out, or remove the file"
         )
+    if record.get("data", data) != data:
+        raise InputError(
+            f"{path} was made with other data (graph '{cell.config.graph}' is not the one that it was trained on): "
+            "choose another --out, or remove the file"
+        )
     return record
 
 
-def _run(cell: Cell, runner: Runner) -> dict[str, Any]:
-    record: dict[str, Any] = {"label": cell.label, "seed": cell.seed, "config": cell.config.dump()}
+def _run(cell: Cell, runner: Runner, data: Mapping[str, Any]) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "label": cell.label,
+        "seed": cell.seed,
+        "config": cell.config.dump(),
+        "data": dict(data),
+    }
     try:
         return {**record, "result": dict(runner(cell))}
     except FarflungError as error:
@@ -276,20 +299,43 @@ class Trained:
         cells: Sequence[Cell],
         given: Graph | Partition | None = None,
         journal: JournalMaker | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
-        """`cells`: all of one graph, or of the `given` one. Raises InputError for a graph, features or split that
-        cannot be."""
-        if given is None:
-            graph, parts = open_graph(cells[0].config.graph)
-            given = graph if parts is None else parts
-        self._given = given
+        """`cells`: all of one graph, or of the `given` one. `warn` is told of odd parts, in each method's first cell.
+
+        Raises InputError for a graph, features, split or parts that cannot be.
+        """
+        self._given: dict[bool, Graph | Partition] = {}
+        self._data: dict[bool, dict[str, Any]] = {}
         self._journal = journal
+        self._warn = warn
+        self._first = {(cell.label, cells[0].seed) for cell in cells}
+        for symmetric in {cell.config.symmetric for cell in cells}:
+            if given is None:
+                graph, parts = open_graph(cells[0].config.graph, symmetric=symmetric)
+            else:
+                graph, parts = as_given(given, symmetric=symmetric)
+            self._given[symmetric] = graph if parts is None else parts
+            self._data[symmetric] = {
+                "fingerprint": fingerprint(graph),
+                "partition": None if parts is None else parts.digest,
+            }
         for cell in cells:
             if cell.seed == cells[0].seed:
-                dressed(cell.config, given)
+                ready(cell.config, self._given[cell.config.symmetric], cell.asked)
+
+    def data(self, cell: Cell) -> Mapping[str, Any]:
+        """Fingerprint of the graph, and digest of the parts that it came in."""
+        return self._data[cell.config.symmetric]
 
     def __call__(self, cell: Cell) -> dict[str, Any]:
-        run = execute(cell.config, given=self._given, journal=self._journal)
+        run = execute(
+            cell.config,
+            given=self._given[cell.config.symmetric],
+            asked=cell.asked,
+            journal=self._journal,
+            warn=self._warn if (cell.label, cell.seed) in self._first else None,
+        )
         return {**run.metrics, "metric": run.config.metric, "threads": run.config.threads}
 
 
@@ -320,5 +366,5 @@ def compare(
     cells = plan(name, specs, list(which), options)
     runner = Trained(cells, given)
     if out is None:
-        return summarise([_run(cell, runner) for cell in cells])
-    return run_grid(cells, Path(out), runner)
+        return summarise([_run(cell, runner, runner.data(cell)) for cell in cells])
+    return run_grid(cells, Path(out), runner, data=runner.data)

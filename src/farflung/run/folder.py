@@ -14,10 +14,9 @@ partition/         the partition, likewise
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from farflung.errors import FarflungError, InputError
+from farflung.errors import InputError
+from farflung.files import disk_errors, write_atomic
 from farflung.methods.base import Keeper, Weights
 from farflung.run.config import RunConfig, read_yaml, resolve
 
@@ -40,37 +40,6 @@ _CONTENTS = (CONFIG, MANIFEST, HISTORY, LEDGER, METRICS, MODEL, CHECKPOINT, GRAP
 
 _KEPT = ("last", "best")
 """What a checkpoint holds of a `Keeper`."""
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    """Turn an operating-system error into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise FarflungError(
-            f"{path} cannot be written ({error.strerror or error}): make room or choose another --out; "
-            "what was written before is whole"
-        ) from error
-
-
-def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in its place: readers see old or new, never half.
-
-    Raises FarflungError where the disk refuses, and leaves what was at `path` as it was.
-    """
-    with _disk(path):
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
-        try:
-            write(temporary)
-            with temporary.open("rb") as stream:
-                os.fsync(stream.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -106,34 +75,41 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 class RunFolder:
-    """A run folder on disk. Make one with `create`, look into one with `open`."""
+    """A run folder on disk. Make one with `create`, or in two steps with `check` and `clear`; look in with `open`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False) -> RunFolder:
-        """An empty run folder at `path`, tried out for writing.
+        """An empty run folder at `path`: `check`, then `clear`."""
+        folder = cls.check(path, overwrite=overwrite)
+        folder.clear()
+        return folder
 
-        With `overwrite` an earlier run there is removed, and nothing else. Raises InputError where `path` is not
-        empty, is no run folder, or cannot be written.
+    @classmethod
+    def check(cls, path: str | Path, *, overwrite: bool = False) -> RunFolder:
+        """A run folder at `path`, made if it is not there and tried out for writing; removes nothing.
+
+        Raises InputError where `path` is not empty (with `overwrite`: and no run folder), or cannot be written.
         """
-        folder = cls(Path(path))
-        root = folder.path
-        try:
+        root = Path(path)
+        with _unwritable(root):
             if root.is_dir() and any(root.iterdir()):
                 if not overwrite:
                     raise InputError(f"run folder {root} is not empty: choose another --out, or say --overwrite")
                 if not (root / CONFIG).is_file():
                     raise InputError(f"{root} holds something, but no run to overwrite: choose another --out")
-                for name in _CONTENTS:
-                    _remove(root / name)
             root.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=root):
                 pass
-        except OSError as error:
-            raise InputError(f"run folder {root} cannot be written ({error.strerror}): choose another --out") from None
-        return folder
+        return cls(root)
+
+    def clear(self) -> None:
+        """Remove an earlier run, and nothing else. Raises InputError where it cannot be removed."""
+        with _unwritable(self.path):
+            for name in _CONTENTS:
+                _remove(self.path / name)
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -188,7 +164,7 @@ class RunFolder:
         """Put down the keeper's weights. `state.json` names the file that counts and changes last, at a stroke:
         an earlier checkpoint stays whole until then."""
         root = self.path / CHECKPOINT
-        with _disk(root):
+        with disk_errors(root):
             root.mkdir(exist_ok=True)
             earlier = list(root.glob("round-*.safetensors"))
         weights = root / f"round-{keeper.rounds}.safetensors"
@@ -226,6 +202,14 @@ class RunFolder:
             if group in _KEPT:
                 getattr(keeper, group)[name] = value
         return keeper
+
+
+@contextmanager
+def _unwritable(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"run folder {root} cannot be written ({error.strerror}): choose another --out") from None
 
 
 def _remove(path: Path) -> None:

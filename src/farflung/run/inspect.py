@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from farflung.graph import Graph
 from farflung.partition import Partition
-from farflung.partition.diagnosis import diagnose
+from farflung.partition.diagnosis import _count_masks, _list_warnings, diagnose
 from farflung.run.config import RunConfig
 from farflung.run.discrepancy import gradient_discrepancy
-from farflung.run.source import complete, dress, recut
+from farflung.run.source import complete, recut, with_features_and_split
 
 
 def inspect_partition(graph: Graph, parts: Partition, config: RunConfig) -> dict[str, Any]:
@@ -19,20 +22,27 @@ def inspect_partition(graph: Graph, parts: Partition, config: RunConfig) -> dict
     Keys are those of `farflung.partition.diagnosis.Diagnosis`, `gradient_norm`, and bias and spread over it as
     `gradient_bias_relative`, `gradient_spread_relative`.
     """
-    dressed = graph
-    if graph.y is not None:
+    if graph.y is None:
+        ready = graph
+    else:
         config = complete(config, graph)
-        dressed = dress(graph, config)
-    parts = recut(parts, graph, dressed)
-    report = diagnose(parts).as_dict()
+        ready = with_features_and_split(graph, config)
+    parts = recut(parts, graph, ready)
+    report = diagnose(parts)
     found = None
-    if dressed.y is not None and dressed.num_features:
-        found = gradient_discrepancy(dressed, parts, config.model, config.seed)
+    if ready.y is not None and ready.num_features:
+        found = gradient_discrepancy(ready, parts, config.model, config.seed)
+    if found is not None:
+        report = replace(report, gradient_bias=found.bias, gradient_spread=found.spread)
     relative = found is not None and found.norm > 0
-    return report | {
+    return report.as_dict() | {
         "gradient_norm": found.norm if found else None,
-        "gradient_bias": found.bias if found else None,
-        "gradient_spread": found.spread if found else None,
         "gradient_bias_relative": found.bias / found.norm if found and relative else None,
         "gradient_spread_relative": found.spread / found.norm if found and relative else None,
     }
+
+
+def partition_warnings(graph: Graph, parts: Partition) -> tuple[str, ...]:
+    """Of the diagnosis of `parts` of `graph` the warnings that need no pass over edges or labels."""
+    nodes = np.bincount(parts.assignment, minlength=parts.num_parts)
+    return _list_warnings(nodes, _count_masks(graph, parts.assignment, parts.num_parts), None)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from farflung.errors import InputError
+from farflung.files import write_atomic
 from farflung.graph import Graph
-from farflung.run.folder import write_atomic
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
@@ -95,17 +94,6 @@ def as_json(record: Round) -> dict[str, Any]:
     for name in ("steps", "absent"):
         content[name] = {str(trainer): value for trainer, value in content[name].items()}
     return content
-
-
-def read_history(path: Path) -> list[Round]:
-    """Rounds from a history.jsonl."""
-    rounds = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        content = json.loads(line)
-        for name in ("steps", "absent"):
-            content[name] = {int(trainer): value for trainer, value in content[name].items()}
-        rounds.append(Round(**content))
-    return rounds
 
 
 def _finite(value: float | None) -> float | None:

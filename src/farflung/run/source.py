@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -41,24 +42,26 @@ class Source:
         return replace(self, config=config)
 
 
-def prepare(config: RunConfig, given: Graph | Partition | None = None) -> Source:
+def prepare(config: RunConfig, given: Graph | Partition | None = None, asked: Collection[str] = ()) -> Source:
     """Read the graph (or take the given one), choose features and split, cut it.
+
+    `asked`: paths of the options that were set by hand (see `as_cut`).
 
     Raises:
         InputError: anything about the graph, its split, features, parts or labels that does not fit.
     """
-    config, raw, parts, graph = dressed(config, given)
+    config, raw, parts, graph = ready(config, given, asked)
     if preset(config.method).procedure.whole:
         whole = np.zeros(graph.num_nodes, dtype=np.int32)
         return Source(config, graph, Partition.of(graph, whole, 1), fingerprint(raw), 0.0)
     if parts is not None:
-        return Source(as_cut(config, parts), graph, recut(parts, raw, graph), fingerprint(raw), 0.0)
+        return Source(config, graph, recut(parts, raw, graph), fingerprint(raw), 0.0)
     parts, seconds = cut(graph, config)
     return Source(config, graph, parts, fingerprint(raw), seconds)
 
 
-def dressed(
-    config: RunConfig, given: Graph | Partition | None = None
+def ready(
+    config: RunConfig, given: Graph | Partition | None = None, asked: Collection[str] = ()
 ) -> tuple[RunConfig, Graph, Partition | None, Graph]:
     """Configuration, graph and parts as they came, and the graph with features and split; fit for training.
 
@@ -68,9 +71,11 @@ def dressed(
         raw, parts = open_graph(config.graph, symmetric=config.symmetric)
         config = _with_absolute_paths(config, parts is not None)
     else:
-        raw, parts = _as_given(given, symmetric=config.symmetric)
+        raw, parts = as_given(given, symmetric=config.symmetric)
+    if parts is not None and not preset(config.method).procedure.whole:
+        config = as_cut(config, parts, asked)
     config = complete(config, raw)
-    graph = dress(raw, config)
+    graph = with_features_and_split(raw, config)
     _check_task(graph)
     return config, raw, parts, graph
 
@@ -101,7 +106,7 @@ def recut(parts: Partition, raw: Graph, graph: Graph) -> Partition:
 def open_graph(name: str, *, symmetric: bool = False) -> tuple[Graph, Partition | None]:
     """The graph called `name`: a data set, a file or a partition folder (which then comes with it)."""
     if (Path(name) / "manifest.json").is_file():
-        return _as_given(Partition.open(name), symmetric=symmetric)
+        return as_given(Partition.open(name), symmetric=symmetric)
     return load(name, symmetric=symmetric), None
 
 
@@ -110,12 +115,14 @@ def _with_absolute_paths(config: RunConfig, in_parts: bool) -> RunConfig:
     changes = {}
     if in_parts or (config.graph.endswith(".npz") and Path(config.graph).is_file()):
         changes["graph"] = str(Path(config.graph).resolve())
-    if config.partition.given is not None and Path(config.partition.given).is_file():
-        changes["partition__given"] = str(Path(config.partition.given).resolve())
+    file = Path(config.partition.given or "")
+    if file.suffix in (".npy", ".npz") and file.is_file():  # anything else is a column, whatever lies about here
+        changes["partition__given"] = str(file.resolve())
     return config.replace(**changes) if changes else config
 
 
-def _as_given(given: Graph | Partition, *, symmetric: bool) -> tuple[Graph, Partition | None]:
+def as_given(given: Graph | Partition, *, symmetric: bool) -> tuple[Graph, Partition | None]:
+    """The same of a graph or partition in memory."""
     if isinstance(given, Graph):
         return symmetrise(given) if symmetric else given, None
     if symmetric and not is_symmetric(given.graph()):
@@ -142,7 +149,7 @@ def complete(config: RunConfig, graph: Graph) -> RunConfig:
     return config.replace(**changes) if changes else config
 
 
-def dress(graph: Graph, config: RunConfig) -> Graph:
+def with_features_and_split(graph: Graph, config: RunConfig) -> Graph:
     """The graph with the features and the split that the configuration names; itself where it has them already."""
     if config.features != "given" or config.normalise != "none":
         graph = choose_features(graph, config.features, config.normalise, config.seed)
@@ -161,13 +168,21 @@ def _check_task(graph: Graph) -> None:
         raise InputError(f"graph '{graph.name}' has no training node in its split: choose another split")
 
 
-def as_cut(config: RunConfig, parts: Partition) -> RunConfig:
-    """The configuration with the parts that the graph came in. Raises InputError where it asks for others."""
+def as_cut(config: RunConfig, parts: Partition, asked: Collection[str] = ()) -> RunConfig:
+    """The configuration with the parts that the graph came in.
+
+    Raises InputError where it asks for others: by an option that is not the method's usual one, or by one of those
+    `asked` for by hand, whose value counts even where it is the usual one.
+    """
     usual = base_options(config.method)
-    found = {"partition.by": "given", "partition.parts": parts.num_parts}
+    found = {
+        "partition.by": ("given", parts.by),
+        "partition.parts": (parts.num_parts,),
+        "partition.seed": (parts.manifest.get("seed"),),
+    }
     for leaf, value in config.partition:
         path = f"partition.{leaf}"
-        if value != usual[path] and value != found.get(path):
+        if (path in asked or value != usual[path]) and value not in found.get(path, ()):
             raise InputError(
                 f"'{config.graph}' is cut already, into {parts.num_parts} parts: "
                 f"drop option '{path}', or name the uncut graph"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 
@@ -21,9 +20,11 @@ from farflung.methods.base import Journal, Keeper, Round, Setting
 from farflung.methods.presets import preset
 from farflung.nn import Encoder
 from farflung.partition import Partition
-from farflung.run.config import RunConfig, resolve
+from farflung.partition.store import StoredShards
+from farflung.run.config import RunConfig, flatten, resolve
 from farflung.run.evaluator import Evaluator
 from farflung.run.folder import GRAPH, LEDGER, PARTITION, RunFolder
+from farflung.run.inspect import partition_warnings
 from farflung.run.predict import Predictions, predictions
 from farflung.run.progress import FolderJournal, Journals, MemoryJournal
 from farflung.run.source import Source, prepare
@@ -93,10 +94,11 @@ def train(
     """
     given = graph if isinstance(graph, Graph | Partition) else None
     name = str(graph) if given is None else _name_of(given)
-    config = resolve({**options, "graph": name})
+    by_hand = flatten({**options, "graph": name})
     return execute(
-        config,
+        resolve(by_hand),
         given=given,
+        asked=by_hand,
         out=out,
         overwrite=overwrite,
         journal=None if journal is None else lambda _config, _ledger: nullcontext(journal),
@@ -111,9 +113,11 @@ def execute(
     config: RunConfig,
     *,
     given: Graph | Partition | None = None,
+    asked: Collection[str] = (),
     out: str | Path | None = None,
     overwrite: bool = False,
     journal: JournalMaker | None = None,
+    warn: Callable[[str], None] | None = None,
     faults: str = "",
     clock: Clock | None = None,
 ) -> Run:
@@ -121,84 +125,141 @@ def execute(
 
     Args:
         given: graph or partition in memory, in place of `config.graph`.
+        asked: paths of the options that were set by hand: none of them may contradict a graph that is cut already.
+        warn: told, before training, of what is odd about the parts.
         faults: a `FaultPlan` as text, for rehearsals.
         clock: what trainers are timed by; None: the machine's own clock.
 
-    Otherwise as `train`.
+    Otherwise as `train`. An exception that ends the run carries a note (PEP 678) for each file that could not be
+    written after it.
     """
     plan = FaultPlan.parse(faults)
-    folder = None if out is None else RunFolder.create(out, overwrite=overwrite)
+    folder = None if out is None else _usable_folder(out, overwrite, config, given)
     with cpu_threads(config.threads) as threads:
         start = time.perf_counter()
-        source = prepare(config.replace(threads=threads), given)
+        source = prepare(config.replace(threads=threads), given, asked)
         plan.check(source.partition.num_parts)
-        if folder is not None:
-            source = _keep_given(folder, source, given)
-        procedure = preset(config.method).procedure
-        spec = trainer_spec(source.config, source.graph)
-        evaluator = Evaluator(source.graph, spec)
-        assert source.config.metric is not None
-        model = spec.build_model()
-        keeper = Keeper(source.config.metric, last={name: w.clone() for name, w in model.state_dict().items()})
-        team = LocalTeam(
-            source.partition.shards,
-            spec,
-            score=evaluator.validate,
-            link=parse_profile(config.link),
-            faults=plan,
-            clock=clock,
-            colocated=procedure.whole,
-        )
-        if folder is not None:
-            folder.write_config(source.config)
-            folder.write_manifest(manifest(source, spec, model, faults))
+        if warn is not None:
+            for warning in partition_warnings(source.graph, source.partition):
+                warn(warning)
+        work = _Work.set_up(source, plan, clock, start)
         memory = MemoryJournal()
         with ExitStack() as stack:
-            stack.callback(team.close)
+            stack.callback(work.team.close)
             journals: list[Journal] = [memory]
             if folder is not None:
-                journals.append(stack.enter_context(FolderJournal(folder, keeper)))
+                folder.clear()
+                work = replace(work, source=_keep_given(folder, source, given))
+                folder.write_config(work.source.config)
+                folder.write_manifest(manifest(work.source, work.spec, work.model, faults))
+                journals.append(stack.enter_context(FolderJournal(folder, work.keeper)))
             if journal is not None:
-                journals.append(stack.enter_context(journal(source.config, team.ledger)))
-            setting = Setting(
-                team, model, Journals(journals), keeper, source.config.optim, source.config.train, source.config.seed
-            )
-
-            def result(scores: Mapping[str, Any], complete: bool) -> dict[str, Any]:
-                seconds = {
-                    "wall": time.perf_counter() - start,
-                    "virtual": team.now(),
-                    "partition": source.partition_seconds,
-                }
-                return _metrics(scores, team.ledger, keeper, model, seconds, complete)
-
+                journals.append(stack.enter_context(journal(work.source.config, work.team.ledger)))
             try:
-                procedure.load()(setting)
-                model.load_state_dict(keeper.chosen(source.config.train.keep))
-                scores = {
-                    **evaluator.metrics(model.state_dict(), "val", "test"),
-                    "last": evaluator.metrics(keeper.last, "val", "test"),
-                }
-            except BaseException:
+                scores = work.train(Journals(journals))
+            except BaseException as error:
                 if folder is not None:
-                    _cut_short(folder, keeper, team.ledger, result(_last_scores(memory.history, keeper), False))
+                    work.save_cut_short(folder, memory.history, error)
                 raise
-            metrics = result(scores, True)
+            metrics = work.metrics(scores, complete=True)
             if folder is not None:
-                folder.write_model(model.state_dict())
-                team.ledger.save(folder.path / LEDGER)
-                folder.write_checkpoint(keeper)
-                folder.write_metrics(metrics)
+                work.save(folder, metrics)
     return Run(
-        config=source.config,
+        config=work.source.config,
         metrics=metrics,
-        model=model,
-        ledger=team.ledger,
+        model=work.model,
+        ledger=work.team.ledger,
         history=memory.history,
         graph=source.graph,
         partition=source.partition,
         folder=None if folder is None else folder.path,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """All that takes part in a run."""
+
+    source: Source
+    spec: TrainerSpec
+    evaluator: Evaluator
+    model: Encoder
+    keeper: Keeper
+    team: LocalTeam
+    start: float
+    """On `time.perf_counter`."""
+
+    @classmethod
+    def set_up(cls, source: Source, faults: FaultPlan, clock: Clock | None, start: float) -> _Work:
+        """Model, evaluator and team for `source`; close the team in the end."""
+        config = source.config
+        assert config.metric is not None
+        spec = trainer_spec(config, source.graph)
+        evaluator = Evaluator(source.graph, spec)
+        model = spec.build_model()
+        keeper = Keeper(config.metric, last={name: w.clone() for name, w in model.state_dict().items()})
+        team = LocalTeam(
+            source.partition.shards,
+            spec,
+            score=evaluator.validate,
+            link=parse_profile(config.link),
+            faults=faults,
+            clock=clock,
+            colocated=preset(config.method).procedure.whole,
+        )
+        return cls(source, spec, evaluator, model, keeper, team, start)
+
+    def train(self, journal: Journal) -> dict[str, Any]:
+        """Run the method and put the chosen weights into the model; its scores."""
+        config = self.source.config
+        setting = Setting(self.team, self.model, journal, self.keeper, config.optim, config.train, config.seed)
+        preset(config.method).procedure.load()(setting)
+        self.model.load_state_dict(self.keeper.chosen(config.train.keep))
+        return {
+            **self.evaluator.metrics(self.model.state_dict(), "val", "test"),
+            "last": self.evaluator.metrics(self.keeper.last, "val", "test"),
+        }
+
+    def metrics(self, scores: Mapping[str, Any], *, complete: bool) -> dict[str, Any]:
+        """What metrics.json holds."""
+        ledger = self.team.ledger
+        return {
+            "test": scores["test"],
+            "val": scores["val"],
+            "last": scores["last"],
+            "bytes": {"total": ledger.total(), **ledger.by_kind()},
+            "training_bytes": ledger.training(),
+            "rounds": self.keeper.rounds,
+            "seconds": {
+                "wall": time.perf_counter() - self.start,
+                "virtual": self.team.now(),
+                "partition": self.source.partition_seconds,
+            },
+            "best_round": self.keeper.best_round,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "complete": complete,
+        }
+
+    def save(self, folder: RunFolder, metrics: Mapping[str, Any]) -> None:
+        """Put down a finished run."""
+        folder.write_model(self.model.state_dict())
+        self.team.ledger.save(folder.path / LEDGER)
+        folder.write_checkpoint(self.keeper)
+        folder.write_metrics(metrics)
+
+    def save_cut_short(self, folder: RunFolder, history: Sequence[Round], error: BaseException) -> None:
+        """Put down what there is of a run that `error` ended. What cannot be written becomes a note of `error`."""
+        scores = _last_scores(history, self.keeper)
+        steps: tuple[Callable[[], None], ...] = (
+            lambda: folder.write_checkpoint(self.keeper),
+            lambda: self.team.ledger.save(folder.path / LEDGER),
+            lambda: folder.write_metrics(self.metrics(scores, complete=False)),
+        )
+        for step in steps:
+            try:
+                step()
+            except Exception as failure:
+                error.add_note(f"{failure}")
 
 
 def trainer_spec(config: RunConfig, graph: Graph) -> TrainerSpec:
@@ -220,15 +281,32 @@ def trainer_spec(config: RunConfig, graph: Graph) -> TrainerSpec:
 @contextmanager
 def cpu_threads(threads: int | None) -> Iterator[int]:
     """Compute with so many threads inside the block (None: as PyTorch is set); gives their number."""
+    import numba
+
     before, compiled_before = torch.get_num_threads(), numba.get_num_threads()
-    if threads is not None:
+    threads = before if threads is None else threads
+    try:
         torch.set_num_threads(threads)
         numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-    try:
-        yield torch.get_num_threads()
+        yield threads
     finally:
         torch.set_num_threads(before)
         numba.set_num_threads(compiled_before)
+
+
+def _usable_folder(out: str | Path, overwrite: bool, config: RunConfig, given: Graph | Partition | None) -> RunFolder:
+    """The run folder at `out`, with nothing removed yet. Raises InputError where it cannot be used."""
+    folder = RunFolder.check(out, overwrite=overwrite)
+    for source in (config.graph if given is None else _folder_of(given), config.partition.given):
+        if source is not None and Path(source).exists() and folder.path.resolve() in Path(source).resolve().parents:
+            raise InputError(f"{source} lies in run folder {out}, which would be replaced: choose another --out")
+    return folder
+
+
+def _folder_of(given: Graph | Partition) -> Path | None:
+    """Where a partition's shards are read from as they are used."""
+    shards = given.shards if isinstance(given, Partition) else None
+    return shards.folder if isinstance(shards, StoredShards) else None
 
 
 def _keep_given(folder: RunFolder, source: Source, given: Graph | Partition | None) -> Source:
@@ -272,35 +350,7 @@ def manifest(source: Source, spec: TrainerSpec, model: Encoder, faults: str) -> 
     }
 
 
-def _metrics(
-    scores: Mapping[str, Any],
-    ledger: Ledger,
-    keeper: Keeper,
-    model: Encoder,
-    seconds: Mapping[str, float],
-    complete: bool,
-) -> dict[str, Any]:
-    return {
-        "test": scores["test"],
-        "val": scores["val"],
-        "last": scores["last"],
-        "bytes": {"total": ledger.total(), **ledger.by_kind()},
-        "training_bytes": ledger.training(),
-        "rounds": keeper.rounds,
-        "seconds": dict(seconds),
-        "best_round": keeper.best_round,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "complete": complete,
-    }
-
-
-def _last_scores(history: list[Round], keeper: Keeper) -> dict[str, Any]:
+def _last_scores(history: Sequence[Round], keeper: Keeper) -> dict[str, Any]:
     """All that is known of a run that was cut short: the validation metrics of its best round."""
     val = next((record.val for record in history if record.round == keeper.best_round), None)
     return {"test": None, "val": None if val is None else dict(val), "last": None}
-
-
-def _cut_short(folder: RunFolder, keeper: Keeper, ledger: Ledger, partial: Mapping[str, Any]) -> None:
-    folder.write_checkpoint(keeper)
-    ledger.save(folder.path / LEDGER)
-    folder.write_metrics(partial)

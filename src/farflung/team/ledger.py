@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
 
 from farflung.errors import FarflungError, InputError
+from farflung.files import write_atomic
 from farflung.team.message import EVALUATOR, KINDS, TRAINING_KINDS
 
 _DTYPES: dict[str, type[np.signedinteger]] = {
@@ -137,16 +138,16 @@ class Ledger:
         return table
 
     def save(self, path: str | Path) -> None:
-        """Write a Parquet file, whole or not at all: the columns of `table`, strings dictionary-encoded."""
-        path = Path(path)
+        """Write a Parquet file, whole or not at all: the columns of `table`, strings dictionary-encoded.
+
+        Raises FarflungError where the disk refuses.
+        """
         arrays = {name: pa.array(self._column(name)) for name in _DTYPES}
         for name, words in (("phase", list(self._phases)), ("kind", list(KINDS))):
             indices = pa.array(self._column(name))
             arrays[name] = pa.DictionaryArray.from_arrays(indices, pa.array(words, type=pa.string()))
         table = pa.table(arrays).replace_schema_metadata({_FORMAT: _VERSION})
-        partial = path.with_name(path.name + ".part")
-        pq.write_table(table, partial, compression="zstd")
-        partial.replace(path)
+        write_atomic(Path(path), lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
     @classmethod
     def load(cls, path: str | Path) -> Ledger:

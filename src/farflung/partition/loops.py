@@ -58,30 +58,6 @@ def fill_positions(starts: np.ndarray, counts: np.ndarray, out: np.ndarray) -> N
 
 
 @njit(cache=True, nogil=True)
-def degree_without_loops(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """In-edges of each node that are no loops, float64 [N]."""
-    n = len(indptr) - 1
-    out = np.zeros(n, dtype=np.float64)
-    for v in range(n):
-        for e in range(indptr[v], indptr[v + 1]):
-            if indices[e] != v:
-                out[v] += 1.0
-    return out
-
-
-@njit(cache=True, nogil=True)
-def weighted_degree_without_loops(indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Sum of the weights of each node's in-edges that are no loops, float64 [N]."""
-    n = len(indptr) - 1
-    out = np.zeros(n, dtype=np.float64)
-    for v in range(n):
-        for e in range(indptr[v], indptr[v + 1]):
-            if indices[e] != v:
-                out[v] += weight[e]
-    return out
-
-
-@njit(cache=True, nogil=True)
 def transpose(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The CSR of the reversed edges, each row ascending: (indptr int64 [N + 1], indices [E])."""
     n = len(indptr) - 1

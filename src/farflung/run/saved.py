@@ -13,7 +13,7 @@ from farflung.run.config import RunConfig
 from farflung.run.evaluator import Evaluator
 from farflung.run.folder import GRAPH, PARTITION, RunFolder
 from farflung.run.predict import Predictions, predictions
-from farflung.run.source import dress, fingerprint, open_graph
+from farflung.run.source import fingerprint, open_graph, with_features_and_split
 from farflung.run.train import cpu_threads, trainer_spec
 
 
@@ -40,7 +40,7 @@ class SavedRun:
             raise InputError(
                 f"graph '{config.graph}' is not the one that {folder.path} was trained on: its data have changed since"
             )
-        return cls(config, dress(raw, config), weights)
+        return cls(config, with_features_and_split(raw, config), weights)
 
     def evaluate(self, *masks: str) -> dict[str, dict[str, float | None]]:
         """Metrics of the saved model on the given sets of nodes, `val` and `test` unless named."""
