@@ -216,10 +216,9 @@ def test_what_could_not_be_written_is_a_note_beside_the_error(blobs, tmp_path, c
     monkeypatch.setattr("farflung.run.folder.save_file", full)
     command = ["train", blobs, "--parts", "2", *SMALL, "--quiet", "--out", str(tmp_path / "run")]
     assert main([*command, "--faults", "raise:1@1"]) == 1
-    note, error = capsys.readouterr().err.splitlines()
-    assert note.startswith("note: ")
-    assert "No space left on device" in note
-    assert error.startswith("error: trainer 1")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("error: trainer 1")
+    assert [line for line in lines if line.startswith("note: ") and "No space left on device" in line]
 
 
 def test_overwrite_removes_nothing_until_the_new_run_can_begin(blobs, tmp_path, capsys):
@@ -239,9 +238,10 @@ def test_a_failed_cell_is_reported_and_the_exit_code_is_1(blobs, tmp_path, capsy
     assert "centralised" in captured.out
 
 
-def test_a_broken_run_is_one_line_and_exit_code_1(blobs, tmp_path, capsys):
+def test_a_broken_run_leaves_a_checkpoint_and_exit_code_1(blobs, tmp_path, capsys):
     command = ["train", blobs, "--parts", "2", *SMALL, "--quiet", "--out", str(tmp_path / "run")]
-    assert "trainer 1" in complaint(capsys, *command, "--faults", "raise:1@1", code=1)
+    assert main([*command, "--faults", "raise:1@1"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: trainer 1")
     assert RunFolder.open(tmp_path / "run").read_checkpoint().last
 
 
@@ -361,3 +361,18 @@ def test_public_names():
     assert set(farflung.__all__) <= set(dir(farflung))
     with pytest.raises(AttributeError, match=r"no attribute 'tarin'.*train"):
         _ = farflung.tarin
+
+
+def test_a_defect_in_a_trainer_shows_its_traceback_and_the_trainer(capsys, tmp_path):
+    command = ["train", "digits", "--steps", "20", "--hidden", "4", "--quiet", "--faults", "raise:1@1"]
+    assert main(command) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown and "trainer 1 raises in round 1" in shown
+    assert shown.splitlines()[-1].startswith("error: trainer 1 failed in round 1")
+
+
+def test_a_run_folder_named_like_a_dataset_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "digits", "--method", "centralised", "--steps", "2", "--hidden", "4", "--quiet"]
+    assert main([*command, "--out", "digits"]) == 0
+    assert main([*command, "--out", "again"]) == 0

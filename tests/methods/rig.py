@@ -184,7 +184,6 @@ def rig(
         keeper=keeper,
         optim=spec.optim,
         train=TrainConfig.model_validate(train),
-        seed=seed,
     )
     return Rig(graph, cut, team, evaluator, keeper, diary, setting, method)
 

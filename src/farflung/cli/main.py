@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 
 from farflung import __version__
 from farflung.cli import graphs, results, training
-from farflung.errors import FarflungError, InputError, MissingExtraError
+from farflung.errors import FarflungError, InputError, MissingExtraError, TrainerError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -73,6 +74,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         _complain(str(error))
         return 2
     except FarflungError as error:
+        if isinstance(error, TrainerError) and not isinstance(error.__cause__, FarflungError):
+            traceback.print_exception(error.__cause__)  # the trainer's own: a defect, not a wrong input
         _complain(str(error))
         return 1
     except BrokenPipeError:

@@ -93,7 +93,6 @@ class Setting:
     keeper: Keeper
     optim: OptimConfig
     train: TrainConfig
-    seed: int
 
 
 def require_time(setting: Setting, spent_on: str) -> None:

@@ -14,7 +14,6 @@ from farflung.errors import InputError
 class Procedure:
     """How a method trains: its server's side and its trainers' side, imported only when it runs."""
 
-    name: str
     train: str
     """`module:function` of `train(setting) -> None`."""
     trainer: str
@@ -31,11 +30,9 @@ class Procedure:
         return function
 
 
-CENTRALISED = Procedure(
-    "centralised", "farflung.methods.centralised:train", "farflung.methods.tma:TMATrainer", whole=True
-)
-TMA = Procedure("tma", "farflung.methods.tma:train", "farflung.methods.tma:TMATrainer")
-LAZY = Procedure("lazy", "farflung.methods.lazy:train", "farflung.methods.lazy_trainer:LazyTrainer", heads=True)
+CENTRALISED = Procedure("farflung.methods.centralised:train", "farflung.methods.tma:TMATrainer", whole=True)
+TMA = Procedure("farflung.methods.tma:train", "farflung.methods.tma:TMATrainer")
+LAZY = Procedure("farflung.methods.lazy:train", "farflung.methods.lazy_trainer:LazyTrainer", heads=True)
 
 _ALWAYS = (
     "graph",

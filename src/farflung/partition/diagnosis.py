@@ -146,6 +146,15 @@ def _measure_kept(
     return found
 
 
+def partition_warnings(graph: Graph, assignment: np.ndarray, num_parts: int) -> tuple[str, ...]:
+    """The warnings of the diagnosis that need no pass over edges or labels, one sentence each.
+
+    `assignment` int32 [N] with values 0..num_parts-1.
+    """
+    nodes = np.bincount(assignment, minlength=num_parts)
+    return _list_warnings(nodes, _count_masks(graph, assignment, num_parts), None)
+
+
 def _count_masks(graph: Graph, assignment: np.ndarray, num_parts: int) -> dict[str, tuple[int, ...]] | None:
     if graph.split is None:
         return None

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from farflung.graph import Graph
 from farflung.partition import Partition
-from farflung.partition.diagnosis import _count_masks, _list_warnings, diagnose
+from farflung.partition.diagnosis import diagnose
 from farflung.run.config import RunConfig
 from farflung.run.discrepancy import gradient_discrepancy
 from farflung.run.source import complete, recut, with_features_and_split
@@ -40,9 +38,3 @@ def inspect_partition(graph: Graph, parts: Partition, config: RunConfig) -> dict
         "gradient_bias_relative": found.bias / found.norm if found and relative else None,
         "gradient_spread_relative": found.spread / found.norm if found and relative else None,
     }
-
-
-def partition_warnings(graph: Graph, parts: Partition) -> tuple[str, ...]:
-    """Of the diagnosis of `parts` of `graph` the warnings that need no pass over edges or labels."""
-    nodes = np.bincount(parts.assignment, minlength=parts.num_parts)
-    return _list_warnings(nodes, _count_masks(graph, parts.assignment, parts.num_parts), None)

@@ -105,7 +105,8 @@ def recut(parts: Partition, raw: Graph, graph: Graph) -> Partition:
 
 def open_graph(name: str, *, symmetric: bool = False) -> tuple[Graph, Partition | None]:
     """The graph called `name`: a data set, a file or a partition folder (which then comes with it)."""
-    if (Path(name) / "manifest.json").is_file():
+    folder = Path(name)
+    if (folder / "manifest.json").is_file() and not (folder / "config.yaml").is_file():  # not a run of that name
         return as_given(Partition.open(name), symmetric=symmetric)
     return load(name, symmetric=symmetric), None
 

@@ -20,11 +20,11 @@ from farflung.methods.base import Journal, Keeper, Round, Setting
 from farflung.methods.presets import preset
 from farflung.nn import Encoder
 from farflung.partition import Partition
+from farflung.partition.diagnosis import partition_warnings
 from farflung.partition.store import StoredShards
 from farflung.run.config import RunConfig, flatten, resolve
 from farflung.run.evaluator import Evaluator
 from farflung.run.folder import GRAPH, LEDGER, PARTITION, RunFolder
-from farflung.run.inspect import partition_warnings
 from farflung.run.predict import Predictions, predictions
 from farflung.run.progress import FolderJournal, Journals, MemoryJournal
 from farflung.run.source import Source, prepare
@@ -140,7 +140,7 @@ def execute(
         source = prepare(config.replace(threads=threads), given, asked)
         plan.check(source.partition.num_parts)
         if warn is not None:
-            for warning in partition_warnings(source.graph, source.partition):
+            for warning in partition_warnings(source.graph, source.partition.assignment, source.partition.num_parts):
                 warn(warning)
         work = _Work.set_up(source, plan, clock, start)
         memory = MemoryJournal()
@@ -212,7 +212,7 @@ class _Work:
     def train(self, journal: Journal) -> dict[str, Any]:
         """Run the method and put the chosen weights into the model; its scores."""
         config = self.source.config
-        setting = Setting(self.team, self.model, journal, self.keeper, config.optim, config.train, config.seed)
+        setting = Setting(self.team, self.model, journal, self.keeper, config.optim, config.train)
         preset(config.method).procedure.load()(setting)
         self.model.load_state_dict(self.keeper.chosen(config.train.keep))
         return {
