@@ -47,7 +47,7 @@ def test_weights_are_copies() -> None:
 def test_another_layer_begins_anew() -> None:
     keeper = Keeper("accuracy")
     keeper.offer(0, weights(0), {"accuracy": 0.9})
-    keeper.next_layer()
+    keeper.forget_best()
     assert keeper.best_score is None
     assert keeper.chosen("best")["w"].item() == 0
     assert keeper.offer(1, weights(1), {"accuracy": 0.1})

@@ -73,8 +73,8 @@ class Keeper:
             return True
         return False
 
-    def next_layer(self) -> None:
-        """Forget the best: scores of another layer do not compare."""
+    def forget_best(self) -> None:
+        """Seek the best anew: scores of another layer, or over other nodes, do not compare."""
         self.best, self.best_score, self.best_round = {}, None, None
 
     def chosen(self, keep: str) -> dict[str, torch.Tensor]:

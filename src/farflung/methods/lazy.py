@@ -58,6 +58,8 @@ class _Lazy:
     """Trainers that hold the layer's chosen (so far: best) weights."""
     loaded: set[int] = field(default_factory=set)
     """Trainers that loaded the weights of the last message."""
+    scorers: frozenset[int] = frozenset()
+    """Trainers on whose validation nodes the last score was made."""
     last_is_chosen: bool = False
     """Whether the layer's chosen weights are those of its last round."""
 
@@ -93,7 +95,7 @@ class _Lazy:
         self.holders, self.loaded = set(), set()
         if rounds == 0:
             return
-        keeper.next_layer()
+        keeper.forget_best()
         optimiser = adam(setting.optim, [layer], first=number)
         end = (setting.train.time_limit or math.inf) * (number + 1) / len(setting.model.layers)
         ended, better = None, False
@@ -167,10 +169,17 @@ class _Lazy:
         return sum(losses) * self.total / present if present else None
 
     def _close(self, ended: Round, replies: list[Reply]) -> bool:
-        """Complete a round's record with the score that its weights got; True if they are the best so far."""
-        states = [state for reply in replies if (state := metric_state(reply.arrays))]
-        finite = [state for state in states if all(np.isfinite(counts).all() for counts in state.values())]
-        val = finish(merge(finite)) if finite else None
+        """Complete a round's record with the score that its weights got; True if they are the best so far.
+
+        Scores over the nodes of different trainers do not compare: where others answer, the best is sought anew.
+        """
+        states = {reply.trainer: state for reply in replies if (state := metric_state(reply.arrays))}
+        finite = {k: s for k, s in states.items() if all(np.isfinite(counts).all() for counts in s.values())}
+        val = finish(merge(finite.values())) if finite else None
+        scorers = frozenset(k for k, state in finite.items() if state["nodes"].any())
+        if scorers != self.scorers:
+            self.setting.keeper.forget_best()
+            self.scorers = scorers
         better = self.setting.keeper.offer(ended.round, self.setting.model.state_dict(), val)
         self.setting.journal.round(replace(ended, val=val, best=better))
         return better
