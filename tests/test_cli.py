@@ -376,3 +376,31 @@ def test_a_run_folder_named_like_a_dataset_does_not_hide_it(tmp_path, monkeypatc
     command = ["train", "digits", "--method", "centralised", "--steps", "2", "--hidden", "4", "--quiet"]
     assert main([*command, "--out", "digits"]) == 0
     assert main([*command, "--out", "again"]) == 0
+
+
+@pytest.mark.parametrize("option", ["seed=5", "graph=cora", "method=centralised"])
+def test_brackets_hold_no_option_of_the_grid(capsys, option):
+    name = option.partition("=")[0]
+    assert f"option '{name}' is the grid's" in complaint(capsys, "compare", "digits", "--methods", f"retexo[{option}]")
+
+
+def test_steps_do_nothing_with_an_interval_in_time(capsys):
+    command = ["train", "digits", "--method", "random-tma", "--interval", "1s", "--time-limit", "2s", "--steps", "5"]
+    assert "'train.steps' does nothing" in complaint(capsys, *command)
+
+
+def test_a_trainer_that_hangs_needs_a_deadline(capsys):
+    assert "set a deadline" in complaint(capsys, "train", "digits", "--faults", "delay:1@1=inf")
+
+
+@pytest.mark.parametrize("content", ["[]", "{}"])
+def test_a_damaged_comparison_is_one_line(capsys, tmp_path, content):
+    (tmp_path / "compare.json").write_text(content)
+    command = ["compare", "digits", "--methods", "retexo", "--out", str(tmp_path), "--show"]
+    assert "no result of a comparison" in complaint(capsys, *command)
+
+
+def test_a_narrow_encoding_does_not_end_in_a_traceback():
+    narrow = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "farflung", "datasets"], env=narrow, capture_output=True, check=False)
+    assert done.returncode == 0 and b"digits" in done.stdout

@@ -151,3 +151,9 @@ def test_csr_features_stay_in_range(indptr: list[int], indices: list[int], messa
 def test_negative_edge_weights_are_refused_with_the_edge() -> None:
     with pytest.raises(InputError, match=r"`edge_weight` must be >= 0, found -2 at edge 1"):
         Graph.from_edges([0, 1], [1, 2], num_nodes=3, edge_weight=[1.0, -2.0])
+
+
+def test_sparse_half_precision_features_become_single() -> None:
+    half = sp.csr_matrix(np.eye(3, dtype=np.float32))
+    half.data = half.data.astype(np.float16)
+    assert Graph.from_edges([0], [1], num_nodes=3, x=half).x.dtype == np.float32

@@ -42,8 +42,19 @@ def test_a_check_removes_nothing(tmp_path):
         RunFolder.check(folder.path)
     checked = RunFolder.check(folder.path, overwrite=True)
     assert [path.name for path in folder.path.iterdir()] == ["config.yaml"]
-    checked.clear()
+    checked.claim(overwrite=True)
+    assert [path.name for path in folder.path.iterdir()] == [".running"]
+    checked.release()
     assert list(folder.path.iterdir()) == []
+
+
+def test_a_folder_is_one_run_s(tmp_path):
+    first, second = RunFolder.check(tmp_path / "run"), RunFolder.check(tmp_path / "run")
+    first.claim()
+    with pytest.raises(InputError, match="another run is writing"):
+        second.claim()
+    first.release()
+    second.claim()
 
 
 def test_overwrite_spares_a_folder_that_holds_no_run(tmp_path):

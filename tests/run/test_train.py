@@ -419,3 +419,15 @@ def test_the_fingerprint_is_of_the_data_alone():
     assert fingerprint(graph) != fingerprint(graph.with_(features=(x,)))
     assert fingerprint(graph) != fingerprint(graph.with_(y=None))
     assert fingerprint(graph) != fingerprint(graph.with_(ids=np.arange(60) + 1))
+
+
+def test_rounds_weights_and_history_of_a_broken_lazy_run_agree(tmp_path):
+    options = {"graph": "given", "method": "retexo", "parts": 2, "layers": 1, "hidden": 4, "dropout": 0.0}
+    config = resolve({**options, "keep": "last", "steps": 20})
+    with pytest.raises(AllTrainersLostError):
+        execute(config, given=blobs(), out=tmp_path / "run", faults="kill:0@5,kill:1@5")
+    folder = RunFolder.open(tmp_path / "run")
+    kept = folder.read_checkpoint()
+    straight = execute(config.replace(steps=kept.rounds), given=blobs())
+    assert kept.rounds == (folder.path / "history.jsonl").read_text().count("\n") == 4
+    assert all(torch.equal(kept.last[name], value) for name, value in straight.model.state_dict().items())

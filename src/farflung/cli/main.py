@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -55,7 +57,15 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns its exit code."""
+    """Run a command line; returns its exit code.
+
+    `arguments` None: those of this process, which SIGTERM then ends as Ctrl-C does.
+    """
+    if arguments is None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
     code = _run(arguments)
     if code == INTERRUPTED:
         print("interrupted", file=sys.stderr)
@@ -80,6 +90,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        _complain(f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}")
         return 1
     return code if isinstance(code, int) else 0
 

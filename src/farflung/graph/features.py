@@ -51,7 +51,7 @@ def _made(graph: Graph, features: str, seed: int) -> tuple[FeatureBlock, ...]:
     degree = np.log1p(graph.in_degree()).astype(np.float32)[:, None]
     if kind == "degree" and not argument:
         rows = np.hstack([degree, np.ones_like(degree)])
-    elif kind == "gaussian" and argument.isdecimal() and int(argument) > 0:
+    elif kind == "gaussian" and argument.isdecimal() and 0 < int(argument) <= 65536:
         noise = generator(seed, "features").standard_normal((graph.num_nodes, int(argument)), dtype=np.float32)
         rows = np.hstack([noise, degree])
     else:

@@ -85,12 +85,15 @@ def as_labels(values: Any) -> tuple[np.ndarray, tuple[str, ...] | None]:
 
 
 def as_features(block: Any) -> FeatureBlock | None:
-    """A feature block as `Graph` holds it: float arrays and CSR stay, integers and bools become float32."""
+    """A feature block as `Graph` holds it: float arrays and CSR stay, integers and bools become float32.
+
+    So does sparse float16, with which SciPy cannot compute.
+    """
     if block is None:
         return None
     if sp.issparse(block):
         matrix = sp.csr_matrix(block)
-        return matrix if matrix.dtype.kind == "f" else matrix.astype(np.float32)
+        return matrix if matrix.dtype in (np.float32, np.float64) else matrix.astype(np.float32)
     array = np.asarray(block)
     if array.dtype.kind in "iub":
         return array.astype(np.float32)

@@ -128,7 +128,6 @@ class _Lazy:
                 seconds=self.team.now(),
             )
             self.round += 1
-            keeper.rounds = self.round
             if behind:
                 self.sizes |= behind
                 self.catch_up(list(behind), number)
@@ -180,6 +179,7 @@ class _Lazy:
         if scorers != self.scorers:
             self.setting.keeper.forget_best()
             self.scorers = scorers
+        self.setting.keeper.rounds = ended.round + 1
         better = self.setting.keeper.offer(ended.round, self.setting.model.state_dict(), val)
         self.setting.journal.round(replace(ended, val=val, best=better))
         return better

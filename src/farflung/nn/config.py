@@ -14,7 +14,7 @@ class ModelConfig(BaseModel):
 
     encoder: Literal["gcn", "sage", "mlp"] = Field("sage", description="kind of the convolution")
     layers: int = Field(2, ge=1, le=16, description="number of layers (1..16)")
-    hidden: int = Field(256, ge=1, description="width of hidden layers (>= 1)")
+    hidden: int = Field(256, ge=1, le=65536, description="width of hidden layers (1..65536)")
     norm: Literal["layer", "none"] = Field("layer", description="normalisation after each hidden convolution")
     activation: Literal["relu", "prelu", "elu", "gelu"] = Field("relu", description="after each hidden layer")
     dropout: float = Field(0.3, ge=0, lt=1, description="share of a layer's aggregated input that is dropped (0..1)")

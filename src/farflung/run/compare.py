@@ -22,6 +22,8 @@ from farflung.run.train import JournalMaker, execute
 RESULT = "compare.json"
 CELLS = "cells"
 FORMAT_VERSION = 1
+_OF_THE_GRID = ("method", "seed", "graph")
+"""Options that say which cells there are."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ def parse_methods(text: str) -> list[MethodSpec]:
         method = preset(found[1].strip()).name
         options = parse_assignments([part for part in (found[2] or "").split(",") if part.strip()])
         for path in options:
+            if path in _OF_THE_GRID:
+                raise InputError(f"'{label}': option '{path}' is the grid's: set it for the whole comparison")
             if not preset(method).uses_option(path):
                 raise InputError(
                     f"'{label}': method '{method}' does not use option '{path}': "
@@ -130,7 +134,7 @@ def plan(
     """
     by_hand = flatten(given)
     common = {**(file or {}), **by_hand}
-    for path in ("method", "seed", "graph"):
+    for path in _OF_THE_GRID:
         if path in common:
             raise InputError(f"option '{path}' is not for all methods of a comparison: name graph, methods and seeds")
     for path in common:
@@ -203,6 +207,8 @@ def _earlier(path: Path, cell: Cell, data: Mapping[str, Any]) -> dict[str, Any] 
     if not path.exists():
         return None
     record: dict[str, Any] = read_json(path)
+    if not isinstance(record, dict):
+        raise InputError(f"{path} is no cell of a comparison: remove it, and it is made again")
     if "error" in record:
         return None
     if record.get("config") != cell.config.dump():
@@ -288,6 +294,8 @@ def _mean_by_key(dicts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def read_comparison(out: Path) -> Comparison:
     """What `run_grid` left in `out`. Raises InputError."""
     content = read_json(out / RESULT)
+    if not isinstance(content, dict) or not {"graph", "metric", "methods", "failed"} <= content.keys():
+        raise InputError(f"{out / RESULT} is no result of a comparison: run `farflung compare` again")
     return Comparison(content["graph"], content["metric"], tuple(content["methods"]), tuple(content["failed"]))
 
 

@@ -47,7 +47,7 @@ class RunConfig(BaseModel):
     metric: str | None = Field(None, description="validation metric to maximise; default: the task's own")
     seed: int = Field(0, ge=0, description="seed of everything that is drawn (>= 0)")
     dtype: Literal["float32", "float64"] = Field("float32", description="of weights and embeddings")
-    threads: int | None = Field(None, ge=1, description="CPU threads; default: as many as PyTorch takes")
+    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default: as many as PyTorch takes")
 
     def dump(self) -> dict[str, Any]:
         """Nested dict of JSON and YAML scalars; `RunConfig(**config.dump()) == config`."""
@@ -222,6 +222,11 @@ def resolve(given: Mapping[str, Any], *, file: Mapping[str, Any] | None = None) 
         raise InputError(
             f"option 'train.interval' is a time ({config.train.interval}): "
             "add a time limit, such as train.time_limit=60s"
+        )
+    if isinstance(config.train.interval, Seconds) and "train.steps" in chosen:
+        raise InputError(
+            f"option 'train.steps' does nothing with an interval in time ({config.train.interval}): "
+            "drop it, train.time_limit ends the run"
         )
     return config
 

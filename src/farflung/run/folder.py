@@ -36,7 +36,9 @@ FORMAT_VERSION = 1
 CONFIG, MANIFEST, HISTORY = "config.yaml", "manifest.json", "history.jsonl"
 LEDGER, METRICS, MODEL, CHECKPOINT = "ledger.parquet", "metrics.json", "model.safetensors", "checkpoint"
 GRAPH, PARTITION = "graph.npz", "partition"
-_CONTENTS = (CONFIG, MANIFEST, HISTORY, LEDGER, METRICS, MODEL, CHECKPOINT, GRAPH, PARTITION)
+RUNNING = ".running"
+"""There while a run writes to the folder."""
+_CONTENTS = (RUNNING, CONFIG, MANIFEST, HISTORY, LEDGER, METRICS, MODEL, CHECKPOINT, GRAPH, PARTITION)
 
 _KEPT = ("last", "best")
 """What a checkpoint holds of a `Keeper`."""
@@ -75,16 +77,17 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 class RunFolder:
-    """A run folder on disk. Make one with `create`, or in two steps with `check` and `clear`; look in with `open`."""
+    """A run folder on disk. Make one with `create`, or for a run with `check` and `claim`; look in with `open`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False) -> RunFolder:
-        """An empty run folder at `path`: `check`, then `clear`."""
+        """An empty run folder at `path` that no run writes to: `check`, `claim`, `release`."""
         folder = cls.check(path, overwrite=overwrite)
-        folder.clear()
+        folder.claim(overwrite=overwrite)
+        folder.release()
         return folder
 
     @classmethod
@@ -105,11 +108,23 @@ class RunFolder:
                 pass
         return cls(root)
 
-    def clear(self) -> None:
-        """Remove an earlier run, and nothing else. Raises InputError where it cannot be removed."""
+    def claim(self, *, overwrite: bool = False) -> None:
+        """Take the folder for a run that begins now, with `overwrite` after removing an earlier run, nothing else.
+
+        Raises InputError where another run has taken it, or where it cannot be written.
+        """
         with _unwritable(self.path):
-            for name in _CONTENTS:
-                _remove(self.path / name)
+            if overwrite:
+                for name in _CONTENTS:
+                    _remove(self.path / name)
+            try:
+                (self.path / RUNNING).touch(exist_ok=False)
+            except FileExistsError:
+                raise InputError(f"another run is writing to {self.path}: choose another --out") from None
+
+    def release(self) -> None:
+        """The run has ended."""
+        (self.path / RUNNING).unlink(missing_ok=True)
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
@@ -14,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from farflung.errors import FarflungError
+from farflung.files import disk_errors
 from farflung.methods.base import Journal, Keeper, Round
 from farflung.report.units import seconds as in_seconds
 from farflung.report.units import size
@@ -82,8 +84,10 @@ class FolderJournal:
     def __enter__(self) -> FolderJournal:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Closing writes what is left: on a full disk that must not hide what ended the run.
+        with disk_errors(self._folder.path / HISTORY) if kind is None else suppress(OSError):
+            self._stream.close()
 
 
 def as_json(record: Round) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -139,6 +140,8 @@ def execute(
         start = time.perf_counter()
         source = prepare(config.replace(threads=threads), given, asked)
         plan.check(source.partition.num_parts)
+        if config.train.deadline is None and any(fault.seconds == math.inf for fault in plan.faults):
+            raise InputError(f"fault plan '{plan}' has a trainer that hangs: set a deadline, train.deadline=10s")
         if warn is not None:
             for warning in partition_warnings(source.graph, source.partition.assignment, source.partition.num_parts):
                 warn(warning)
@@ -148,7 +151,8 @@ def execute(
             stack.callback(work.team.close)
             journals: list[Journal] = [memory]
             if folder is not None:
-                folder.clear()
+                folder.claim(overwrite=overwrite)
+                stack.callback(folder.release)
                 work = replace(work, source=_keep_given(folder, source, given))
                 folder.write_config(work.source.config)
                 folder.write_manifest(manifest(work.source, work.spec, work.model, faults))
