@@ -57,7 +57,7 @@ def run(out: Path, jobs: int) -> int:
 
 
 def check(out: Path, count: int, seed: int) -> int:
-    """Train `count` cells again in a new place; returns how many differ in test metric or bytes."""
+    """Train `count` cells again in a new place; returns how many differ in test metrics or training bytes."""
     cells = sorted(out.glob("*/cells/*.json"))
     wrong = 0
     for path in random.Random(seed).sample(cells, count):
@@ -72,7 +72,7 @@ def check(out: Path, count: int, seed: int) -> int:
                 check=True,
             )
             here = json.loads((again / "metrics.json").read_text())
-        same = here["test"] == there["result"]["test"] and here["bytes"] == there["result"]["bytes"]
+        same = all(here[key] == there["result"][key] for key in ("test", "training_bytes"))
         wrong += not same
         print(f"{path.parent.parent.name} {path.stem}: {'equal' if same else 'DIFFERS'} {here['test']['accuracy']:.4f}")
     return wrong
