@@ -275,6 +275,11 @@ def test_an_unwritable_run_folder_is_said_before_training(blobs, tmp_path, capsy
     assert "cannot be written" in message
 
 
+def heed_interrupts() -> None:
+    """In a child: SIGINT works, also where the tests run in the background of a script and so ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def program(*arguments: str, **options) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "farflung", *arguments],
@@ -282,6 +287,7 @@ def program(*arguments: str, **options) -> subprocess.Popen:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heed_interrupts,
         **options,
     )
 
@@ -303,15 +309,19 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
         time.sleep(0.05)
 
 
-def test_ctrl_c_leaves_a_checkpoint_a_partial_result_and_exit_code_130(tmp_path):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_a_checkpoint_a_partial_result_and_exit_code_130(tmp_path, sent):
     run = tmp_path / "run"
     process = program(
         "train", "digits", "--method", "super-tma", "--steps", "1000000", "--interval", "1steps", "--hidden", "8",
         "--threads", "1", "--out", str(run),
     )  # fmt: skip
     wait_for(run / "history.jsonl", process)
-    os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    try:
+        os.kill(process.pid, sent)
+        _, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
     assert err.splitlines()[-1] == "interrupted"
