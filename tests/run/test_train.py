@@ -431,3 +431,15 @@ def test_rounds_weights_and_history_of_a_broken_lazy_run_agree(tmp_path):
     straight = execute(config.replace(steps=kept.rounds), given=blobs())
     assert kept.rounds == (folder.path / "history.jsonl").read_text().count("\n") == 4
     assert all(torch.equal(kept.last[name], value) for name, value in straight.model.state_dict().items())
+
+
+@pytest.mark.parametrize(("before", "after"), [("hidden: 4", "hidden: 5"), ("seed: 0", "seed: 1")])
+def test_a_changed_configuration_is_not_evaluated(tmp_path, before, after):
+    train(blobs(), method="centralised", hidden=4, steps=2, out=tmp_path / "run")
+    assert SavedRun.open(tmp_path / "run").evaluate()
+    file = tmp_path / "run" / "config.yaml"
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+    with pytest.raises(InputError, match=r"config\.yaml is not what the model was trained with"):
+        SavedRun.open(tmp_path / "run")

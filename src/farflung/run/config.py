@@ -6,6 +6,8 @@ Later wins: defaults of `RunConfig` < preset of the method < YAML file < flags a
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -52,6 +54,10 @@ class RunConfig(BaseModel):
     def dump(self) -> dict[str, Any]:
         """Nested dict of JSON and YAML scalars; `RunConfig(**config.dump()) == config`."""
         return self.model_dump(mode="json")
+
+    def digest(self) -> str:
+        """SHA-256 over all options, hexadecimal."""
+        return hashlib.sha256(json.dumps(self.dump(), sort_keys=True).encode()).hexdigest()
 
     def to_yaml(self) -> str:
         """`dump` as YAML, every option; `read_yaml` and `resolve` read it back as an equal configuration."""

@@ -11,7 +11,7 @@ from farflung.errors import InputError
 from farflung.graph import Graph
 from farflung.run.config import RunConfig
 from farflung.run.evaluator import Evaluator
-from farflung.run.folder import GRAPH, PARTITION, RunFolder
+from farflung.run.folder import CONFIG, GRAPH, PARTITION, RunFolder
 from farflung.run.predict import Predictions, predictions
 from farflung.run.source import fingerprint, open_graph, with_features_and_split
 from farflung.run.train import cpu_threads, trainer_spec
@@ -30,10 +30,15 @@ class SavedRun:
         """Read configuration, graph and weights.
 
         Raises:
-            InputError: no run folder, no finished model in it, or the graph is not the one that it was trained on.
+            InputError: no run folder, no finished model in it, or graph or configuration have changed since.
         """
         folder = RunFolder.open(path)
         config, manifest, weights = folder.config(), folder.manifest(), folder.weights()
+        if config.digest() != manifest.get("config"):
+            raise InputError(
+                f"{folder.path / CONFIG} is not what the model was trained with, it has changed since: put it back, "
+                "or train again"
+            )
         kept = next((folder.path / name for name in (PARTITION, GRAPH) if (folder.path / name).exists()), None)
         raw, _ = open_graph(config.graph if kept is None else str(kept), symmetric=config.symmetric)
         if fingerprint(raw) != manifest["graph"]["fingerprint"]:

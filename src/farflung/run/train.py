@@ -333,6 +333,7 @@ def manifest(source: Source, spec: TrainerSpec, model: Encoder, faults: str) -> 
     """What has to be known of a run beside its configuration."""
     return {
         "tools": {"farflung": __version__, "torch": torch.__version__, "numpy": np.__version__},
+        "config": source.config.digest(),
         "threads": source.config.threads,
         "seeds": {"run": source.config.seed, "partition": source.partition.manifest.get("seed")},
         "graph": {
