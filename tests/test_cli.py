@@ -332,7 +332,9 @@ def test_an_interrupt_leaves_a_checkpoint_a_partial_result_and_exit_code_130(tmp
     assert metrics["rounds"] >= 5
     assert metrics["bytes"]["weights"] > 0
     keeper = folder.read_checkpoint()
-    assert keeper.rounds == metrics["rounds"] == (run / "history.jsonl").read_text().count("\n")
+    assert keeper.rounds == metrics["rounds"]
+    lines = (run / "history.jsonl").read_text().count("\n")
+    assert keeper.rounds - lines in (0, 1)  # the interrupt may come between a round and its line
     assert all(torch.isfinite(value).all() for value in [*keeper.last.values(), *keeper.best.values()])
     assert keeper.best_score == metrics["val"]["accuracy"]
     with pytest.raises(ProcessLookupError):

@@ -62,11 +62,12 @@ class Keeper:
     best_score: float | None = None
     best_round: int | None = None
     rounds: int = 0
-    """Rounds made so far."""
+    """Rounds made so far: `last` are the weights that the last of them led to."""
 
     def offer(self, round: int, weights: Weights, val: Mapping[str, float | None] | None) -> bool:
         """Take the weights that round `round` led to; True if they are the best so far (the first of equals stays)."""
-        self.last = {name: value.detach().clone() for name, value in weights.items()}
+        last = {name: value.detach().clone() for name, value in weights.items()}
+        self.last, self.rounds = last, round + 1  # together, whenever an interrupt comes
         score = val.get(self.metric) if val else None
         if score is not None and (self.best_score is None or score > self.best_score):
             self.best, self.best_score, self.best_round = self.last, score, round

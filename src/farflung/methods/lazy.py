@@ -179,7 +179,6 @@ class _Lazy:
         if scorers != self.scorers:
             self.setting.keeper.forget_best()
             self.scorers = scorers
-        self.setting.keeper.rounds = ended.round + 1
         better = self.setting.keeper.offer(ended.round, self.setting.model.state_dict(), val)
         self.setting.journal.round(replace(ended, val=val, best=better))
         return better

@@ -58,7 +58,6 @@ def train(setting: Setting) -> None:
             weights = weighted_mean([reply.arrays["weights"] for reply in done], shares)
         current = _hand_out(setting, weights, reset=refused)
         score = team.evaluate(weights)
-        setting.keeper.rounds = round + 1
         setting.journal.round(
             Round(
                 round=round,

@@ -358,4 +358,6 @@ def manifest(source: Source, spec: TrainerSpec, model: Encoder, faults: str) -> 
 def _last_scores(history: Sequence[Round], keeper: Keeper) -> dict[str, Any]:
     """All that is known of a run that was cut short: the validation metrics of its best round."""
     val = next((record.val for record in history if record.round == keeper.best_round), None)
+    if val is None and keeper.best_score is not None:  # cut off before its line of history
+        val = {keeper.metric: keeper.best_score}
     return {"test": None, "val": None if val is None else dict(val), "last": None}
