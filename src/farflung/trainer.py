@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from pydantic import BaseModel, ConfigDict
 
 from farflung.errors import FarflungError
 from farflung.graph.graph import MASKS
-from farflung.kernels import SparseMatrix
 from farflung.nn.config import ModelConfig
-from farflung.nn.encoder import Encoder, build_encoder
+from farflung.nn.encoder import build_encoder
+from farflung.nn.model import Model, build_link_model
 from farflung.nn.optim import OptimConfig
 from farflung.partition import Shard
+from farflung.partition.arrays import from_arrays, to_arrays
+from farflung.partition.shard import GraphInfo
+from farflung.tasks.batches import SampleConfig
+from farflung.tasks.link_prediction import LinkConfig
 from farflung.tasks.metrics import State
 from farflung.tasks.node_classification import NodeClassification
 from farflung.team.clock import Clock
 from farflung.team.message import Message
+
+Task: TypeAlias = Literal["node-classification", "link-prediction"]
 
 
 class TrainerSpec(BaseModel):
@@ -36,37 +42,36 @@ class TrainerSpec(BaseModel):
     optim: OptimConfig
     num_features: int
     num_classes: int
+    """Classes of nodes; 0 where links are predicted."""
     multilabel: bool
     heads: bool
     seed: int
     dtype: str
+    task: Task = "node-classification"
+    links: LinkConfig = LinkConfig()
+    sample: SampleConfig = SampleConfig()
+    directed: bool = False
+    """Whether a link is a directed edge, not a pair; matters where links are predicted."""
+    num_relations: int = 1
+    """Edge types; matters where the decoder tells them apart."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
         """`dtype` as torch has it."""
         return getattr(torch, self.dtype)
 
-    def build_model(self) -> Encoder:
+    def build_model(self) -> Model:
         """The model with its initial weights, equal wherever it is built."""
-        return build_encoder(self.model, self.num_features, self.num_classes, self.heads, self.seed, self.torch_dtype)
+        width, seed, dtype = self.num_features, self.seed, self.torch_dtype
+        if self.task == "link-prediction":
+            return build_link_model(self.model, self.links.decoder, width, self.num_relations, seed, dtype)
+        return build_encoder(self.model, width, self.num_classes, self.heads, seed, dtype)
 
     def build_trainer(self, shard: Shard, clock: Clock) -> Trainer:
         """The trainer that `target` names, on its shard."""
         module, _, name = self.target.partition(":")
         trainer_class: Callable[[Shard, TrainerSpec, Clock], Trainer] = getattr(importlib.import_module(module), name)
         return trainer_class(shard, self, clock)
-
-
-def features_as_factor(x: np.ndarray | sp.csr_matrix, dtype: torch.dtype) -> torch.Tensor | SparseMatrix:
-    """Features for the first layer: dense ones as a tensor, CSR ones sparse, both in `dtype`."""
-    if sp.issparse(x):
-        return SparseMatrix.from_scipy(x, numpy_dtype(dtype))
-    return torch.from_numpy(np.array(x, dtype=numpy_dtype(dtype)))
-
-
-def numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    """The NumPy type of a floating torch type."""
-    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 class Trainer:
@@ -95,16 +100,6 @@ class Trainer:
         sizes: Mapping[str, Any] = {name: len(rows) for name, rows in self.rows.items()}
         return Message("hello", {"nodes": self.shard.num_inner, **sizes})
 
-    def factor(self) -> torch.Tensor | SparseMatrix:
-        """Features of the inner nodes, [n, F]."""
-        assert self.shard.x is not None
-        return features_as_factor(self.shard.x, self.spec.torch_dtype)
-
-    @cached_property
-    def train_rows(self) -> torch.Tensor:
-        """Inner nodes that train, int64."""
-        return torch.from_numpy(self.rows["train"])
-
     @cached_property
     def train_targets(self) -> torch.Tensor:
         """Labels of the training rows, as the loss wants them."""
@@ -120,3 +115,18 @@ def metric_arrays(state: State) -> dict[str, np.ndarray]:
 def metric_state(arrays: Mapping[str, np.ndarray]) -> State:
     """The counts among the arrays of a message; empty where it has none."""
     return {n.removeprefix("metrics/"): v for n, v in arrays.items() if n.startswith("metrics/")}
+
+
+def part_message(shard: Shard, deal: int) -> Message:
+    """A part handed out while training goes on; `deal` counts how often the parts were drawn anew."""
+    scalars = {"deal": deal, "part": shard.part, "parts": shard.num_parts, "info": asdict(shard.info)}
+    return Message("part", scalars, {f"setup/{name}": array for name, array in to_arrays(shard).items()})
+
+
+def shard_of(message: Message) -> Shard:
+    """The part in a message of `part_message`."""
+    info: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list | tuple) else v for name, v in message.scalars["info"].items()
+    }
+    arrays = {n.removeprefix("setup/"): v for n, v in message.arrays.items() if n.startswith("setup/")}
+    return from_arrays(message.scalars["part"], message.scalars["parts"], GraphInfo(**info), arrays)

@@ -10,15 +10,19 @@ import numpy as np
 import torch
 
 from farflung.graph import Graph, choose_split, load
-from farflung.methods import centralised, lazy, tma
+from farflung.graph.links import split_links
+from farflung.methods import centralised, lazy, llcg, tma
 from farflung.methods.base import Keeper, Round, Setting
 from farflung.methods.config import TrainConfig
 from farflung.methods.lazy_trainer import LazyTrainer
-from farflung.methods.tma import TMATrainer
+from farflung.methods.tma_trainer import TMATrainer
 from farflung.nn import ModelConfig
 from farflung.nn.optim import OptimConfig
 from farflung.partition import Partition, build_shards, partition
-from farflung.run.evaluator import Evaluator
+from farflung.run.evaluator import LinkEvaluator, NodeEvaluator, evaluator_for
+from farflung.tasks import ranking
+from farflung.tasks.batches import SampleConfig
+from farflung.tasks.link_prediction import LinkConfig
 from farflung.tasks.metrics import names
 from farflung.team import PROFILES, FaultPlan, FixedCostClock, Ledger, LinkProfile, Message
 from farflung.team.local import LocalTeam
@@ -83,14 +87,14 @@ class Rig:
     graph: Graph
     partition: Partition
     team: LocalTeam
-    evaluator: Evaluator
+    evaluator: NodeEvaluator | LinkEvaluator
     keeper: Keeper
     diary: Diary
     setting: Setting
     method: str
 
     def train(self) -> Rig:
-        {"tma": tma, "lazy": lazy, "centralised": centralised}[self.method].train(self.setting)
+        {"tma": tma, "lazy": lazy, "centralised": centralised, "llcg": llcg}[self.method].train(self.setting)
         return self
 
     @property
@@ -105,6 +109,7 @@ class Rig:
         return flat_vector(self.keeper.chosen(keep))
 
     def logits(self, keep: str = "last") -> np.ndarray:
+        assert isinstance(self.evaluator, NodeEvaluator)
         return self.evaluator.logits(self.keeper.chosen(keep))
 
     def reveal(self, **arrays: np.ndarray) -> list[Message]:
@@ -139,9 +144,19 @@ def rig(
     link: LinkProfile = PROFILES["none"],
     faults: str = "",
     costs: dict[str, float] | None = None,
+    sample: dict[str, object] | None = None,
+    links: dict[str, object] | None = None,
+    clip: float | None = None,
     **train: object,
 ) -> Rig:
-    """Everything for one run; `costs`: seconds per unit of work, by default a step takes 1/8 s."""
+    """Everything for one run; `costs`: seconds per unit of work, by default a step takes 1/8 s.
+
+    `links`: options of link prediction, which takes the place of node classification.
+    """
+    split = None
+    if links is not None:
+        split = split_links(graph, "random:0.8/0.1/0.1", int(links.get("eval_negatives", 20)), seed)  # type: ignore[call-overload]
+        graph = split.graph.with_(split=None)
     parts = 1 if method == "centralised" else parts
     cut = (
         partition(graph, by=by, parts=parts, seed=seed)
@@ -158,15 +173,20 @@ def rig(
             dropout=dropout,
             norm=norm,  # type: ignore[arg-type]
         ),
-        optim=OptimConfig(lr=lr, weight_decay=weight_decay, decay=decay),  # type: ignore[arg-type]
+        optim=OptimConfig(lr=lr, weight_decay=weight_decay, decay=decay, clip=clip),  # type: ignore[arg-type]
         num_features=graph.num_features,
-        num_classes=graph.num_classes,
+        num_classes=graph.num_classes if split is None else 0,
         multilabel=graph.multilabel,
         heads=method == "lazy",
         seed=seed,
         dtype=dtype,
+        task="node-classification" if split is None else "link-prediction",
+        sample=SampleConfig.model_validate(sample or {}),
+        links=LinkConfig.model_validate(links or {}),
+        directed=split is not None and split.directed,
     )
-    evaluator = Evaluator(graph, spec)
+    evaluator = evaluator_for(graph, spec, split)
+    whole = Partition.of(graph, np.zeros(graph.num_nodes, dtype=np.int32), 1)
     team = LocalTeam(
         cut.shards,
         spec,
@@ -175,8 +195,10 @@ def rig(
         faults=FaultPlan.parse(faults),
         clock=FixedCostClock({"step": 0.125} if costs is None else costs),
         colocated=method == "centralised",
+        whole=lambda: whole.shards[0],
     )
-    keeper, diary = Keeper(names(graph.num_classes, graph.multilabel)[0]), Diary()
+    metric = (names(graph.num_classes, graph.multilabel) if split is None else ranking.names())[0]
+    keeper, diary = Keeper(metric), Diary()
     setting = Setting(
         team=team,
         model=spec.build_model(),
@@ -184,6 +206,7 @@ def rig(
         keeper=keeper,
         optim=spec.optim,
         train=TrainConfig.model_validate(train),
+        deal=lambda number: partition(graph, by=by, parts=parts, seed=seed + number).shards,
     )
     return Rig(graph, cut, team, evaluator, keeper, diary, setting, method)
 

@@ -162,10 +162,7 @@ def test_all_embed_with_the_chosen_weights(faults: str) -> None:
     """Wherever the best round lies, one that was away while those weights passed gets them."""
     for lr in (0.01, 0.1, 1.0):  # the larger, the earlier is the best round
         run = broken(faults, keep="best", lr=lr).train()
-        model = run.evaluator.model
-        model.load_state_dict(run.keeper.chosen("best"))
-        with torch.no_grad():
-            central = model.layers[0].hidden(run.evaluator._gathered).numpy()
+        central = run.evaluator.embeddings(run.keeper.chosen("best"))
         for shard, held in zip(run.partition.shards, run.reveal(weights=np.zeros(51)), strict=True):
             assert np.abs(held.arrays["embeddings/1"] - central[shard.inner]).max() <= 1e-9
 

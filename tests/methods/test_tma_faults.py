@@ -8,7 +8,7 @@ from rig import Rig, blocks, rig
 from test_tma import trainers_of
 
 from farflung.errors import AllTrainersLostError, TrainerError
-from farflung.methods.tma import TMATrainer
+from farflung.methods.tma_trainer import TMATrainer
 from farflung.team import Message
 
 ROUNDS, STEPS = 6, 3

@@ -9,8 +9,10 @@ from torch_geometric.nn import SAGEConv as PygSAGE
 
 from farflung.errors import InputError
 from farflung.graph import Graph
+from farflung.graph.degrees import degree_without_loops
 from farflung.kernels import Product, SparseMatrix, formed
 from farflung.nn import graph_adjacency, halo_adjacency, local_adjacency
+from farflung.nn.adjacency import adjacency
 from farflung.nn.convs import GCNConv, SAGEConv
 from farflung.partition import build_shards
 
@@ -145,6 +147,55 @@ def test_sources_that_are_not_present_are_left_out(graph, naive_matrix, aggregat
         np.testing.assert_allclose(dense(matrix), expected[:, sources], rtol=1e-12, atol=1e-15)
         untold = halo_adjacency(aggregation, shard, np.float64, present=np.ones(len(sources), bool))
         np.testing.assert_array_equal(untold.values, halo_adjacency(aggregation, shard, np.float64).values)
+
+
+def looped(aggregation: str, graph: Graph, present: np.ndarray | None) -> tuple[list[int], list[int], list[float]]:
+    """Starts, columns and values by loops in float64, each sum in the order of the edges."""
+    weight = np.ones(graph.num_edges) if graph.edge_weight is None else graph.edge_weight.astype(np.float64)
+    there = np.ones(graph.num_nodes, bool) if present is None else present
+    rows = [range(start, stop) for start, stop in pairwise(graph.indptr.tolist())]
+    scale = [1 / np.sqrt(sum(weight[e] for e in row if graph.indices[e] != v) + 1.0) for v, row in enumerate(rows)]
+    starts, columns, values = [0], [], []
+    for v, row in enumerate(rows):
+        kept = [e for e in row if there[graph.indices[e]]]
+        if aggregation == "gcn":
+            kept = [e for e in kept if graph.indices[e] != v]
+            columns.append(v)
+            values.append(scale[v] * scale[v])
+            values += [weight[e] * scale[v] * scale[graph.indices[e]] for e in kept]
+        else:
+            total = sum(weight[e] for e in kept)
+            values += [weight[e] / (total or 1.0) for e in kept]
+        columns += [graph.indices[e] for e in kept]
+        starts.append(len(columns))
+    return starts, columns, values
+
+
+@KINDS
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_entries_are_those_of_a_loop_to_the_bit(graph, aggregation, index, dtype):
+    graph = graph.with_(indices=graph.indices.astype(index))
+    degree = degree_without_loops(graph.indptr, graph.indices, graph.edge_weight)
+    some = np.random.default_rng(0).random(graph.num_nodes) < 0.6
+    for present in (None, some, np.ones_like(some), np.zeros_like(some)):
+        matrix = adjacency(aggregation, graph.indptr, graph.indices, degree, graph.edge_weight, dtype, present)
+        starts, columns, values = looped(aggregation, graph, present)
+        assert (matrix.pattern.indices.dtype, matrix.values.dtype) == (index, dtype)
+        assert matrix.pattern.indptr.tolist() == starts
+        assert matrix.pattern.indices.tolist() == columns
+        np.testing.assert_array_equal(matrix.values, np.array(values, dtype=np.float64).astype(dtype))
+
+
+def test_weights_that_cancel_are_left_as_they_are():
+    indptr, indices, weight = np.array([0, 2]), np.array([0, 0], np.int32), np.array([2.0, -2.0], np.float32)
+    matrix = adjacency("mean", indptr, indices, np.zeros(1), weight, np.float32)
+    assert matrix.values.tolist() == [2.0, -2.0]
+
+
+def test_a_mean_over_all_edges_shares_the_columns_of_the_graph(graph):
+    matrix = graph_adjacency("mean", graph, np.float32)
+    assert np.shares_memory(matrix.pattern.indices, graph.indices) or not graph.num_edges
 
 
 @KINDS

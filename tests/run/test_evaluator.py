@@ -7,7 +7,7 @@ from farflung.errors import InputError
 from farflung.graph import Graph, Split
 from farflung.nn import ModelConfig, flat, graph_adjacency
 from farflung.nn.optim import OptimConfig
-from farflung.run.evaluator import Evaluator
+from farflung.run.evaluator import NodeEvaluator
 from farflung.trainer import TrainerSpec
 
 N = 40
@@ -47,7 +47,7 @@ def accuracy(logits: np.ndarray, y: np.ndarray, mask: np.ndarray) -> float:
 @pytest.mark.parametrize(("num_classes", "multilabel"), [(3, False), (2, False), (2, True)])
 def test_metrics_of_each_mask_equal_a_naive_count(encoder, num_classes, multilabel):
     tiny = graph(num_classes, multilabel)
-    evaluator = Evaluator(tiny, spec(num_classes, multilabel, encoder))
+    evaluator = NodeEvaluator(tiny, spec(num_classes, multilabel, encoder))
     weights = {name: value + 0.1 for name, value in evaluator.model.state_dict().items()}
     logits = evaluator.logits(weights)
     metrics = evaluator.metrics(weights, "train", "val", "test")
@@ -60,7 +60,7 @@ def test_metrics_of_each_mask_equal_a_naive_count(encoder, num_classes, multilab
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_logits_are_exact_inference_in_the_run_dtype_and_sparse_features_agree(dtype):
     tiny, mine = graph(), spec(dtype=dtype)
-    evaluator, model = Evaluator(tiny, mine), mine.build_model()
+    evaluator, model = NodeEvaluator(tiny, mine), mine.build_model()
     weights = {name: value * 1.5 for name, value in model.state_dict().items()}
     model.load_state_dict(weights)
     matrix = graph_adjacency("gcn", tiny, np.dtype(dtype))
@@ -68,20 +68,20 @@ def test_logits_are_exact_inference_in_the_run_dtype_and_sparse_features_agree(d
     logits = evaluator.logits(weights)
     assert logits.dtype == dtype
     np.testing.assert_array_equal(logits, expected)
-    sparse = Evaluator(tiny.with_(features=(sp.csr_matrix(tiny.x),)), mine)
+    sparse = NodeEvaluator(tiny.with_(features=(sp.csr_matrix(tiny.x),)), mine)
     np.testing.assert_allclose(sparse.logits(weights), logits, rtol=1e-4, atol=1e-5)
     assert (evaluator.logits(mine.build_model().state_dict()) != logits).any()
 
 
 def test_validate_scores_a_flat_vector_on_the_validation_mask():
-    evaluator = Evaluator(graph(), spec())
+    evaluator = NodeEvaluator(graph(), spec())
     weights = spec().build_model().state_dict()
     vector = flat.pack(evaluator.model)
     assert evaluator.validate(vector) == evaluator.metrics(weights, "val")["val"]
 
 
 def test_an_empty_mask_gives_none_not_zero():
-    evaluator = Evaluator(graph(num_classes=2, val=0), spec(2))
+    evaluator = NodeEvaluator(graph(num_classes=2, val=0), spec(2))
     found = evaluator.metrics(evaluator.model.state_dict(), "val", "test")
     assert found["val"] == {"accuracy": None, "f1_micro": None, "f1_macro": None, "roc_auc": None}
     assert found["test"]["accuracy"] is not None
@@ -89,14 +89,14 @@ def test_an_empty_mask_gives_none_not_zero():
 
 def test_a_graph_without_features_is_refused_in_one_line():
     with pytest.raises(InputError, match="'tiny' has no features") as error:
-        Evaluator(graph().with_(features=(None,)), spec())
+        NodeEvaluator(graph().with_(features=(None,)), spec())
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("missing", ["y", "split"])
 def test_without_labels_or_split_there_are_logits_but_no_metrics(missing):
     unlabelled = graph().with_(y=None, split=None) if missing == "y" else graph().with_(split=None)
-    evaluator = Evaluator(unlabelled, spec())
+    evaluator = NodeEvaluator(unlabelled, spec())
     weights = evaluator.model.state_dict()
     assert evaluator.logits(weights).shape == (N, 3)
     with pytest.raises(InputError, match="'tiny' has no labels or no split") as error:

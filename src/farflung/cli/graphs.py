@@ -100,7 +100,10 @@ def _cut(**flags: str | bool | None) -> tuple[RunConfig, Graph, Partition]:
     return config, graph, cut(graph, config)[0]
 
 
-def presets(name: Annotated[str | None, typer.Argument(help="A method.")] = None) -> None:
+def presets(
+    name: Annotated[str | None, typer.Argument(help="A method.")] = None,
+    task: o.TaskOption = None,
+) -> None:
     """Without a name: all methods. With one: its options, resolved, as YAML for --config."""
     if name is None:
         from farflung.report.tables import console, listing
@@ -111,7 +114,7 @@ def presets(name: Annotated[str | None, typer.Argument(help="A method.")] = None
         return
     from farflung.run.config import preset_yaml
 
-    print(preset_yaml(preset(name).name), end="")
+    print(preset_yaml(preset(name).name, task), end="")
 
 
 def datasets() -> None:

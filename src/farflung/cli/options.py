@@ -19,6 +19,9 @@ def flag(flag: str, metavar: str, text: str) -> Any:
 
 Text = str | None
 Encoder = Annotated[Text, flag("--encoder", "gcn|sage|mlp", "Kind of the convolution.")]
+TaskOption = Annotated[Text, flag("--task", "node-classification|link-prediction", "What the model learns.")]
+Fanouts = Annotated[Text, flag("--fanouts", "10,25|full", "Neighbours drawn per node, one number per layer.")]
+Batch = Annotated[Text, flag("--batch", "N", "Training nodes, or positive links, per step.")]
 Parts = Annotated[Text, flag("--parts", "N", "Number of parts = trainers.")]
 By = Annotated[Text, flag("--by", "random|mincut|supernode|given", "How the graph is cut.")]
 Hidden = Annotated[Text, flag("--hidden", "N", "Width of hidden layers.")]
@@ -27,7 +30,13 @@ StepsOption = Annotated[Text, flag("--steps", "N", "Optimiser steps in all; lazy
 Interval = Annotated[Text, flag("--interval", "50steps|2s", "Between two aggregations.")]
 TimeLimit = Annotated[Text, flag("--time-limit", "60s|4h", "End of training on the team's clock.")]
 SplitOption = Annotated[
-    Text, flag("--split", "NAME", "public, public:I, retexo, random, random:0.6/0.2/0.2 or random:20/30 (per class).")
+    Text,
+    flag(
+        "--split",
+        "NAME",
+        "public, public:I, retexo, random, random:0.6/0.2/0.2, random:20/30 (per class); of links random, given, "
+        "directed:0.9/0.05/0.05.",
+    ),
 ]
 Symmetric = Annotated[bool, typer.Option("--symmetric", help="Add the missing reverse of every edge.")]
 Features = Annotated[Text, flag("--features", "NAME", "given, degree or gaussian:D.")]

@@ -1,4 +1,4 @@
-"""`farflung evaluate` and `farflung predict`."""
+"""`farflung evaluate`, `farflung predict` and `farflung embed`."""
 
 from __future__ import annotations
 
@@ -39,3 +39,17 @@ def predict(
     predictions = SavedRun.open(run).predict()
     predictions.save(out, all_classes=all_classes)
     print(f"{len(predictions.ids)} nodes written to {out}")
+
+
+def embed(
+    run: o.RunPath,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Parquet file to write.")] = Path(
+        "embeddings.parquet"
+    ),
+) -> None:
+    """Write id and embedding of every node, by original id: what classes or links are scored from."""
+    from farflung.run.saved import SavedRun
+
+    embeddings = SavedRun.open(run).embed()
+    embeddings.save(out)
+    print(f"{len(embeddings.ids)} nodes written to {out}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +13,8 @@ from farflung.methods.config import TrainConfig
 from farflung.nn.optim import OptimConfig
 
 if TYPE_CHECKING:
-    from farflung.nn import Encoder
+    from farflung.nn.model import Model
+    from farflung.partition import Shard
     from farflung.team import Team
 
 Weights = Mapping[str, torch.Tensor]
@@ -88,12 +89,14 @@ class Setting:
     """All that a method works with. It never sees the graph, nor which engine the team is."""
 
     team: Team
-    model: Encoder
+    model: Model
     """The server's copy, freshly initialised from the run's seed."""
     journal: Journal
     keeper: Keeper
     optim: OptimConfig
     train: TrainConfig
+    deal: Callable[[int], Sequence[Shard]] | None = None
+    """Draws the parts anew, the first time for 1, for methods that re-deal them; None: they stay as they are."""
 
 
 def require_time(setting: Setting, spent_on: str) -> None:

@@ -80,3 +80,32 @@ class TrainConfig(BaseModel):
     deadline: Annotated[float | None, BeforeValidator(parse_seconds)] = Field(
         None, description="seconds after which a trainer that has not answered counts as late; None: wait"
     )
+    aggregation: Literal["mean", "examples", "median", "trimmed-mean", "nesterov"] = Field(
+        "mean",
+        description="how the server makes one weight vector of several: mean of the trainers that have training "
+        "examples, mean by number of examples, coordinate-wise median or trimmed mean, or an outer Nesterov step on "
+        "the mean",
+    )
+    trim: float = Field(
+        0.2,
+        ge=0,
+        lt=0.5,
+        description="trimmed-mean: share of the trainers (>= 0, < 0.5) whose values are left out at each end, rounded "
+        "down, but one at least where there are three or more",
+    )
+    outer_lr: float = Field(0.7, gt=0, description="nesterov: learning rate of the outer step (> 0)")
+    outer_momentum: float = Field(0.9, ge=0, lt=1, description="nesterov: momentum of the outer step (>= 0, < 1)")
+    soup: bool = Field(
+        False,
+        description="whether the best weights are mixed, in the end, with the trainers' own last ones as long as the "
+        "validation score does not fall",
+    )
+    moments: Literal["keep", "average"] = Field(
+        "keep", description="Adam's moments: each trainer keeps its own, or sends them along and gets the mean"
+    )
+    redeal: int = Field(0, ge=0, description="aggregations after which the parts are drawn anew; 0: never")
+    correction_steps: int = Field(2, ge=0, description="llcg: steps of the server after each mean (>= 0)")
+    lazy: Literal["gradients", "weights"] = Field(
+        "gradients",
+        description="what trainers of lazy training send: a gradient per step, or their weights once per interval",
+    )

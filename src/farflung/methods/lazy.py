@@ -1,22 +1,23 @@
 """Lazy message passing, RETEXO (Kolluri et al., arXiv 2302.13053): layer by layer, one exchange of embeddings each.
 
-While layer l trains, its inputs are frozen, so aggregation is done once and a step is dense algebra on own rows. The
-optimiser is the server's: a trainer that was late or restarted heals by getting weights and rows, nothing else.
+While layer l trains, its inputs are frozen, so aggregation is done once and a step is dense algebra on own rows. A
+trainer that was late or restarted heals by getting weights and rows, nothing else. How a round moves the weights, by
+one gradient or by averaging over an interval, is said in `lazy_rounds`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 
-from farflung.methods.aggregate import refuse_non_finite, summed
+from farflung.methods.aggregate import refuse_non_finite
 from farflung.methods.base import Round, Setting, require_time
-from farflung.nn import Layer, flat
-from farflung.nn.optim import adam
+from farflung.methods.budget import next_interval, rounds_of, seconds_of
+from farflung.methods.config import Steps, TrainConfig
+from farflung.methods.lazy_rounds import mode_of
+from farflung.nn import Encoder, Layer, flat
 from farflung.tasks.metrics import finish, merge
 from farflung.team import Message, Reply, absent, require_some
 from farflung.trainer import metric_state
@@ -26,22 +27,32 @@ def train(setting: Setting) -> None:
     """Train layer after layer; the results are in `setting.keeper`.
 
     Bytes for 4-byte numbers, b boundary rows in all, W trainers, P_l parameters of layer l with its head:
-    4 b (d_0 + ... + d_{L-1}) for the exchanges, 8 W sum_l T_l P_l for weights down and gradients up.
+    4 b (d_0 + ... + d_{L-1}) for the exchanges, 8 W sum_l R_l P_l for weights down and gradients or weights up.
+    R_l, the rounds of layer l, are its steps T_l, or ceil(T_l / s) where weights are averaged every s steps.
     """
     lazy = _Lazy(setting)
-    layers = setting.model.layers
     lazy.exchange(0)
     require_time(setting, "features had been exchanged")
-    for number, layer in enumerate(layers):
-        lazy.train_layer(number, layer, rounds=_rounds_of(number, len(layers), setting.train.steps))
-        if number < len(layers) - 1:
+    for number, layer in enumerate(lazy.layers):
+        lazy.train_layer(number, layer)
+        if number < len(lazy.layers) - 1:
             lazy.embed(number, layer)
             lazy.exchange(number + 1)
 
 
-def _rounds_of(layer: int, layers: int, steps: int) -> int:
-    """Layer `layer`'s share of all steps; what does not divide goes to the first layers."""
-    return steps // layers + (layer < steps % layers)
+def _share(options: TrainConfig, layer: int, layers: int) -> TrainConfig:
+    """What layer `layer` has of the steps and of the time, as options of a training of its own.
+
+    Steps that do not divide go to the first layers. Layer l ends (l + 1) / L of the time limit after the start.
+    """
+    limit = options.time_limit
+    return options.model_copy(
+        update={
+            "steps": options.steps // layers + (layer < options.steps % layers),
+            "time_limit": None if limit is None else limit * (layer + 1) / layers,
+            "interval": Steps(n=1) if options.lazy == "gradients" else options.interval,
+        }
+    )
 
 
 @dataclass
@@ -65,6 +76,11 @@ class _Lazy:
 
     def __post_init__(self) -> None:
         self.team = self.setting.team
+        assert isinstance(self.setting.model, Encoder)
+        self.layers = self.setting.model.layers
+        self.shares = [_share(self.setting.train, number, len(self.layers)) for number in range(len(self.layers))]
+        rounds = [rounds_of(share) for share in self.shares]
+        self.rounds = None if None in rounds else sum(filter(None, rounds))
         self.everyone = range(self.team.size)
         self.team.begin(0, "start")
         hello = require_some(self.team.broadcast(Message("hello")), "hello")
@@ -86,41 +102,45 @@ class _Lazy:
         if len(receivers) == self.team.size:
             self.owing = (self.owing - set(senders)) | {reply.trainer for reply in sent if not reply.done}
 
-    def train_layer(self, number: int, layer: Layer, rounds: int) -> None:
-        """Train one layer with its head for at most `rounds` rounds; leaves its chosen weights in the model.
+    def train_layer(self, number: int, layer: Layer) -> None:
+        """Train one layer with its head for its share of the steps or of the time, with a round at least.
 
-        A time limit is shared out equally: layer l ends (l + 1) / L of it after the start, with a round at least.
+        Leaves the layer's chosen weights in the model. A layer without a share of the steps stays as it is.
         """
-        setting, keeper = self.setting, self.setting.keeper
+        setting, share = self.setting, self.shares[number]
         self.holders, self.loaded = set(), set()
-        if rounds == 0:
+        if rounds_of(share) == 0:
             return
-        keeper.forget_best()
-        optimiser = adam(setting.optim, [layer], first=number)
-        end = (setting.train.time_limit or math.inf) * (number + 1) / len(setting.model.layers)
-        ended, better = None, False
-        for t in range(rounds):
-            if t > 0 and self.team.now() >= end:
-                break
+        setting.keeper.forget_best()
+        mode = mode_of(setting, number, layer)
+        ended: Round | None = None
+        better, steps = False, 0
+        while interval := next_interval(share, steps, self.team.now()) or (None if ended else Steps(n=1)):
             self.team.begin(self.round, f"layer{number}")
-            setting.journal.expect(f"layer{number}", self.round, setting.train.steps, None)
+            setting.journal.expect(f"layer{number}", self.round, self.rounds, seconds_of(interval))
             message = Message(
-                "gradient",
-                {"layer": number, "round": self.round, "of": self.total, "score": t > 0, "keep": better},
+                mode.verb,
+                {
+                    "layer": number,
+                    "round": self.round,
+                    **mode.scalars(interval, self.total),
+                    "score": ended is not None,
+                    "keep": better,
+                },
                 {"weights": flat.pack(layer)},
             )
             replies = self.team.broadcast(message, setting.train.deadline)
-            ready, behind = self._ready(require_some(replies, f"gradient, round {self.round}"), better)
+            ready, behind = self._ready(require_some(replies, f"{mode.verb}, round {self.round}"), better)
             if ended is not None:
                 better = self._close(ended, ready)
-            done, refused = refuse_non_finite(ready, "gradients")
-            self._step(layer, optimiser, done)
+            done, refused = refuse_non_finite(ready, mode.sends)
+            mode.update(layer, done, self.sizes)
             ended = Round(
                 round=self.round,
                 phase=f"layer{number}",
-                loss=self._loss(done),
+                loss=mode.loss(done, self.sizes),
                 val=None,
-                steps={reply.trainer: 1 for reply in done},
+                steps={reply.trainer: reply.scalars.get("steps", 1) for reply in done},
                 absent=dict.fromkeys(self.owing, "its boundary rows are missing")
                 | absent(replies)
                 | refused
@@ -128,13 +148,14 @@ class _Lazy:
                 seconds=self.team.now(),
             )
             self.round += 1
+            steps += interval.n if isinstance(interval, Steps) else 0
             if behind:
                 self.sizes |= behind
                 self.catch_up(list(behind), number)
             elif late := self.owing & {reply.trainer for reply in done}:
                 self.exchange(number, senders=sorted(late))
-        if ended is not None:
-            self._finish(number, layer, ended, better)
+        assert ended is not None
+        self._finish(number, layer, ended, better)
 
     @property
     def total(self) -> int:
@@ -153,19 +174,6 @@ class _Lazy:
         self.loaded = answered
         self.owing |= {owner for reply in ready for owner in reply.scalars.get("unheard", ())}
         return ready, returned
-
-    def _step(self, layer: Layer, optimiser: torch.optim.Adam, done: list[Reply]) -> None:
-        """One step of the server's Adam on the gradient of the mean loss over the training nodes present."""
-        present = sum(self.sizes[reply.trainer] for reply in done)
-        if present:
-            gradients = [reply.arrays["gradients"] for reply in done]
-            flat.set_gradients(layer, summed(gradients, self.total / present))
-            optimiser.step()
-
-    def _loss(self, done: list[Reply]) -> float | None:
-        present = sum(self.sizes[reply.trainer] for reply in done)
-        losses = [reply.scalars["loss"] for reply in done if reply.scalars["loss"] is not None]
-        return sum(losses) * self.total / present if present else None
 
     def _close(self, ended: Round, replies: list[Reply]) -> bool:
         """Complete a round's record with the score that its weights got; True if they are the best so far.
@@ -222,7 +230,7 @@ class _Lazy:
             others = [k for k in self.everyone if k not in returned]
             self.exchange(below, senders=[*others, *returned], receivers=returned)
             if below < layer:
-                weights = flat.pack(self.setting.model.layers[below])
+                weights = flat.pack(self.layers[below])
                 message = Message("embed", {"layer": below, "use": "last"}, {"weights": weights})
                 self.team.call(dict.fromkeys(returned, message), self.setting.train.deadline)
         self.exchange(layer, senders=returned)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
 from farflung.graph import FeatureBlock
-from farflung.nn import Gathered, Layer, fixed, flat, halo_adjacency, select
+from farflung.methods.budget import spent
+from farflung.methods.config import parse_budget
+from farflung.nn import Encoder, Gathered, Layer, fixed, flat, halo_adjacency, select
+from farflung.nn.features import features_as_factor, numpy_dtype
+from farflung.nn.optim import adam
 from farflung.partition import Shard
-from farflung.seeding import derive
+from farflung.seeding import derive, generator
 from farflung.team import Clock, Message
-from farflung.trainer import Trainer, TrainerSpec, features_as_factor, metric_arrays, numpy_dtype
+from farflung.team.rows import finite, from_arrays, senders, stacked, to_arrays
+from farflung.trainer import Trainer, TrainerSpec, metric_arrays
 
 
 class LazyTrainer(Trainer):
-    """Holds H_l of its inner nodes and, for the layer in training, what that layer gathered from inner and halo."""
+    """Holds H_l of its inner nodes and, for the layer in training, what that layer gathered from inner and halo.
+
+    It keeps no weights of its own beyond a round; where weights are averaged, it keeps its Adam while a layer trains.
+    """
+
+    model: Encoder
 
     def __init__(self, shard: Shard, spec: TrainerSpec, clock: Clock) -> None:
         super().__init__(shard, spec, clock)
@@ -30,8 +40,14 @@ class LazyTrainer(Trainer):
         self.gathered: Gathered = ()
         self.train_gathered: Gathered = ()
         self.val_gathered: Gathered = ()
+        self.sent: np.ndarray | None = None
+        """The weights of the layer in training that came last, [P_l]."""
         self.best: np.ndarray | None = None
-        """The best weights of the layer in training, as far as the server said so."""
+        """The best weights of the layer in training, as far as the server said so, [P_l]."""
+        self.optimiser: torch.optim.Adam | None = None
+        """Of the layer in training, where weights are averaged; None before its first step."""
+        self.made = 0
+        """Steps of that optimiser."""
 
     def on_boundary(self, message: Message) -> Message:
         """This trainer's rows of H_layer for each peer of `to` that has them in its halo."""
@@ -42,7 +58,7 @@ class LazyTrainer(Trainer):
             for peer in message.scalars["to"]:
                 rows = self.shard.boundary_for(peer)
                 if len(rows):
-                    arrays |= _to_arrays(f"{kind}/{peer}", self.embeddings[layer][rows])
+                    arrays |= to_arrays(f"{kind}/{peer}", self.embeddings[layer][rows])
         return Message("boundary", {}, arrays)
 
     def on_halo(self, message: Message) -> Message:
@@ -54,12 +70,12 @@ class LazyTrainer(Trainer):
         if layer >= len(self.embeddings):
             return Message("halo", {"behind": True})
         if layer != self.layer:
-            self.layer, self.halo, self.best = layer, {}, None
+            self.layer, self.halo, self.sent, self.best, self.optimiser = layer, {}, None, None, None
         elif not message.arrays:
             return Message("halo")
-        for peer in {int(name.split("/")[1]) for name in message.arrays}:
-            rows = _from_arrays(message.arrays, peer, self.embeddings[layer].shape[1])
-            if _finite(rows):
+        for peer in senders(message.arrays):
+            rows = from_arrays(message.arrays, peer, self.embeddings[layer].shape[1])
+            if finite(rows):
                 self.halo[peer] = rows
         self._gather(layer)
         self.clock.worked("gather")
@@ -71,26 +87,41 @@ class LazyTrainer(Trainer):
         `keep`: the weights of the message before are the best so far; hold a copy. The answer names owners whose
         rows of the halo are missing as `unheard`.
         """
-        if self.layer is None or self.layer != message.scalars["layer"]:
+        if self.layer != message.scalars["layer"]:
             return Message("gradient", self._behind())
-        model = self._layer
-        self._keep(message)
-        flat.load(model, message.arrays["weights"])
-        arrays = self._score() if message.scalars["score"] else {}
-        model.zero_grad()
+        arrays = self._begin(message)
+        self._layer.zero_grad()
         loss = None
         if len(self.rows["train"]):
             share = len(self.rows["train"]) / message.scalars["of"]
-            key = derive(self.spec.seed, "dropout", self.layer, message.scalars["round"], self.shard.part)
-            logits = model.predict(self.train_gathered, key)
-            part = self.task.loss(logits, self.train_targets) * share
+            part = self._loss(message.scalars["round"], 0) * share
             part.backward()
             loss = part.item()
-        arrays["gradients"] = flat.pack_gradients(model)
+        arrays["gradients"] = flat.pack_gradients(self._layer)
         self.clock.worked("step")
-        finite = loss is None or bool(np.isfinite(loss))
-        unheard = {"unheard": missing} if (missing := self._unheard()) else {}
-        return Message("gradient", {"loss": loss if finite else None, "finite": finite, **unheard}, arrays)
+        return Message("gradient", self._told(loss), arrays)
+
+    def on_train(self, message: Message) -> Message:
+        """Train the layer for an interval from the weights sent; answers with its own and the validation counts of
+        those sent. `keep` and `unheard` as for a gradient.
+
+        A loss that is not finite ends the interval; who has come to no finite weights begins with a fresh optimiser.
+        """
+        if self.layer != message.scalars["layer"]:
+            return Message("train", self._behind())
+        arrays = self._begin(message)
+        interval, round = parse_budget(message.scalars["interval"]), message.scalars["round"]
+        start, steps, loss = self.clock.now(), 0, None
+        while len(self.rows["train"]) and not spent(interval, steps, self.clock.now() - start):
+            loss = self._step(round, steps)
+            self.clock.worked("step")
+            steps += 1
+            if not math.isfinite(loss):
+                break
+        arrays["weights"] = flat.pack(self._layer)
+        if not np.isfinite(arrays["weights"]).all():
+            self.optimiser = None
+        return Message("train", {"steps": steps, **self._told(loss)}, arrays)
 
     def on_score(self, message: Message) -> Message:
         """Validation counts of the layer's last weights."""
@@ -133,7 +164,56 @@ class LazyTrainer(Trainer):
 
     def _keep(self, message: Message) -> None:
         if message.scalars["keep"]:
-            self.best = flat.pack(self._layer)
+            self.best = self.sent
+
+    def _begin(self, message: Message) -> dict[str, np.ndarray]:
+        """Load the weights sent; returns their validation counts, where they are asked for."""
+        self._keep(message)
+        self.sent = message.arrays["weights"]
+        flat.load(self._layer, self.sent)
+        return self._score() if message.scalars["score"] else {}
+
+    def _told(self, loss: float | None) -> dict[str, object]:
+        """What one says of a round: its loss, whether that is finite, and owners whose rows are missing."""
+        finite_loss = loss is None or math.isfinite(loss)
+        unheard = {"unheard": missing} if (missing := self._unheard()) else {}
+        return {"loss": loss if finite_loss else None, "finite": finite_loss, **unheard}
+
+    def _step(self, round: int, number: int) -> float:
+        """Step `number` of a round, by this trainer's own Adam; returns the loss before it."""
+        optim, layer = self.spec.optim, self._layer
+        if self.optimiser is None:
+            self.optimiser, self.made = adam(optim, [layer], first=self.layer or 0), 0
+        self.optimiser.zero_grad()
+        loss = self._loss(round, number)
+        loss.backward()
+        if optim.clip is not None and self.made // self._per_epoch + 1 >= optim.clip_from:
+            torch.nn.utils.clip_grad_norm_(layer.parameters(), optim.clip)
+        self.optimiser.step()
+        self.made += 1
+        return loss.item()
+
+    def _loss(self, round: int, number: int) -> torch.Tensor:
+        """Mean loss over the training rows, or over `sample.batch` of them drawn anew for each step; n_k >= 1.
+
+        `number`: the step within the round. The first one draws as the only step of a round does.
+        """
+        assert self.layer is not None
+        n, batch = len(self.rows["train"]), self.spec.sample.batch
+        seed, place = self.spec.seed, (self.layer, round, self.shard.part)
+        key = derive(seed, "dropout", *place, number) if number else derive(seed, "dropout", *place)
+        if batch is None or batch >= n:
+            return self.task.loss(self._layer.predict(self.train_gathered, key), self.train_targets)
+        rng = generator(seed, "rows", self.layer, round, number, self.shard.part)
+        drawn = np.sort(rng.choice(n, size=batch, replace=False, shuffle=False))
+        logits = self._layer.predict(select(self.train_gathered, drawn), key)
+        return self.task.loss(logits, self.train_targets[torch.from_numpy(drawn)])
+
+    @property
+    def _per_epoch(self) -> int:
+        """Steps in which as many rows are seen as there are to train on."""
+        n = len(self.rows["train"])
+        return math.ceil(n / min(self.spec.sample.batch or n, n))
 
     def _score(self) -> dict[str, np.ndarray]:
         """Validation counts at the weights now loaded; nothing where a score is not finite."""
@@ -160,35 +240,13 @@ class LazyTrainer(Trainer):
             else:
                 present[shard.num_inner + place.start : shard.num_inner + place.stop] = False
                 blocks.append(_blank(h, count))
-        stacked = sp.vstack(blocks, format="csr") if sp.issparse(h) else np.concatenate(blocks)
         matrix = halo_adjacency(self.model.aggregation, shard, numpy_dtype(dtype), present)
         conv = self.model.layers[layer].conv
-        factor = features_as_factor(stacked if matrix is not None else h, dtype)
+        factor = features_as_factor(stacked(blocks) if matrix is not None else h, dtype)
         with torch.no_grad():
             self.gathered = fixed(conv.aggregate(matrix, factor))
         self.train_gathered = select(self.gathered, self.rows["train"])
         self.val_gathered = select(self.gathered, self.rows["val"])
-
-
-def _to_arrays(name: str, rows: FeatureBlock) -> dict[str, np.ndarray]:
-    """Rows as arrays of a message: one dense array, or the three of a CSR matrix."""
-    if isinstance(rows, np.ndarray):
-        return {name: np.ascontiguousarray(rows)}
-    return {f"{name}/data": rows.data, f"{name}/indices": rows.indices, f"{name}/indptr": rows.indptr}
-
-
-def _from_arrays(arrays: Mapping[str, np.ndarray], peer: int, width: int) -> FeatureBlock:
-    """The rows that `peer` sent, [b, width]."""
-    mine = {name.partition("/")[2]: array for name, array in arrays.items()}
-    if str(peer) in mine:
-        return mine[str(peer)]
-    data, indices, indptr = (mine[f"{peer}/{part}"] for part in ("data", "indices", "indptr"))
-    return sp.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, width))
-
-
-def _finite(rows: FeatureBlock) -> bool:
-    """Whether all entries are finite."""
-    return bool(np.isfinite(rows.data if sp.issparse(rows) else rows).all())
 
 
 def _blank(h: FeatureBlock, count: int) -> FeatureBlock:

@@ -22,6 +22,8 @@ class Procedure:
     """Whether hidden layers get heads of their own."""
     whole: bool = False
     """Whether it takes the uncut graph: one trainer, beside the server."""
+    server_trains: bool = False
+    """Whether the server needs the whole graph too."""
 
     def load(self) -> Callable[..., None]:
         """The procedure's `train(setting) -> None`."""
@@ -30,13 +32,17 @@ class Procedure:
         return function
 
 
-CENTRALISED = Procedure("farflung.methods.centralised:train", "farflung.methods.tma:TMATrainer", whole=True)
-TMA = Procedure("farflung.methods.tma:train", "farflung.methods.tma:TMATrainer")
+CENTRALISED = Procedure("farflung.methods.centralised:train", "farflung.methods.tma_trainer:TMATrainer", whole=True)
+TMA = Procedure("farflung.methods.tma:train", "farflung.methods.tma_trainer:TMATrainer")
+LLCG = Procedure("farflung.methods.llcg:train", "farflung.methods.tma_trainer:TMATrainer", server_trains=True)
 LAZY = Procedure("farflung.methods.lazy:train", "farflung.methods.lazy_trainer:LazyTrainer", heads=True)
+
+NODES, LINKS = "node-classification", "link-prediction"
 
 _ALWAYS = (
     "graph",
     "symmetric",
+    "task",
     "split",
     "features",
     "normalise",
@@ -51,13 +57,46 @@ _ALWAYS = (
     "train.time_limit",
     "train.keep",
 )
-_ALONE = (*_ALWAYS, "train.interval")
-_AVERAGING = (*_ALWAYS, "train.interval", "train.deadline", "partition.*", "link")
-_LAZY = (*_ALWAYS, "train.deadline", "partition.*", "link")
+_BATCHES = ("sample.*", "links.*")
+_ALONE = (*_ALWAYS, *_BATCHES, "train.interval")
+_APART = ("train.deadline", "partition.*", "link")
+_COMBINING = (
+    "train.interval",
+    "train.aggregation",
+    "train.trim",
+    "train.outer_lr",
+    "train.outer_momentum",
+)
+_AVERAGING = (*_ALWAYS, *_BATCHES, *_APART, *_COMBINING, "train.soup", "train.moments", "train.redeal")
+_CORRECTING = (*_AVERAGING, "train.correction_steps")
+_LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "sample.batch")
 
-# One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code).
-_MODEL = {"layers": 2, "hidden": 256, "norm": "layer", "activation": "relu", "dropout": 0.3}
-_OPTIM = {"lr": 0.003, "weight_decay": 5e-4}
+# One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code) for nodes,
+# TMA's (arXiv 2305.09887) for links.
+_NODES = {
+    "model": {"layers": 2, "hidden": 256, "norm": "layer", "activation": "relu", "dropout": 0.3},
+    "optim": {"lr": 0.003, "weight_decay": 5e-4},
+    "train": {"steps": 400, "interval": "10steps"},
+}
+_LINKS: dict[str, dict[str, Any]] = {
+    "model": {"encoder": "sage", "layers": 2, "hidden": 256, "norm": "layer", "activation": "prelu", "dropout": 0.0},
+    "optim": {"lr": 0.001, "weight_decay": 0.0, "clip": 1.0, "clip_from": 2},
+    "sample": {"fanouts": "10,25", "batch": 4096},
+    "train": {"steps": 400, "interval": "10steps"},
+}
+
+
+def _paper(batch: int, hidden: int, parts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A setting of the TMA paper's scripts: an aggregation every two minutes for four hours."""
+    return {
+        **_LINKS,
+        "model": {**_LINKS["model"], "hidden": hidden},
+        "sample": {"fanouts": "10,25", "batch": batch},
+        "train": {"interval": "2min", "time_limit": "4h"},
+        "links": {"mask_targets": False},
+        "partition": parts,
+        **more,
+    }
 
 
 @dataclass(frozen=True)
@@ -74,6 +113,10 @@ class Preset:
     """Paths of the options that act on this method; `model.*` stands for a whole section."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values that differ from those of `RunConfig`, nested as there."""
+    for_links: Mapping[str, Any] = field(default_factory=dict)
+    """Further values where links are predicted."""
+    tasks: tuple[str, ...] = (NODES,)
+    """What it can learn, the usual one first."""
 
     def uses_option(self, path: str) -> bool:
         """Whether the option at dotted `path` acts on this method."""
@@ -84,15 +127,22 @@ def _table(presets: Iterable[Preset]) -> dict[str, Preset]:
     return {preset.name: preset for preset in presets}
 
 
+_BOTH = (NODES, LINKS)
+_SUPER = {"by": "supernode", "parts": 3}
+_PAPER_PARTS = {"by": "supernode", "parts": 3, "clusters": 15_000}
+_PAPER = "arXiv 2305.09887, authors' scripts"
+
 PRESETS: dict[str, Preset] = _table(
     [
         Preset(
             name="centralised",
             procedure=CENTRALISED,
-            about="one trainer that holds the whole graph, full-batch: the accuracy to reach",
-            source="the usual way; model and optimiser as for retexo",
+            about="one trainer that holds the whole graph: the accuracy to reach",
+            source="the usual way; model and optimiser as for the other methods",
             uses=_ALONE,
-            defaults={"model": _MODEL, "optim": _OPTIM, "train": {"steps": 400, "interval": "10steps"}},
+            defaults=_NODES,
+            for_links=_LINKS,
+            tasks=_BOTH,
         ),
         Preset(
             name="random-tma",
@@ -100,12 +150,9 @@ PRESETS: dict[str, Preset] = _table(
             about="nodes dealt out at random, cross-part edges dropped, weights averaged now and then",
             source="arXiv 2305.09887 (RandomTMA)",
             uses=_AVERAGING,
-            defaults={
-                "model": _MODEL,
-                "optim": _OPTIM,
-                "train": {"steps": 400, "interval": "10steps"},
-                "partition": {"by": "random", "parts": 3},
-            },
+            defaults={**_NODES, "partition": {"by": "random", "parts": 3}},
+            for_links=_LINKS,
+            tasks=_BOTH,
         ),
         Preset(
             name="super-tma",
@@ -113,12 +160,9 @@ PRESETS: dict[str, Preset] = _table(
             about="many small METIS clusters dealt out at random, weights averaged now and then",
             source="arXiv 2305.09887 (SuperTMA)",
             uses=_AVERAGING,
-            defaults={
-                "model": _MODEL,
-                "optim": _OPTIM,
-                "train": {"steps": 400, "interval": "10steps"},
-                "partition": {"by": "supernode", "parts": 3},
-            },
+            defaults={**_NODES, "partition": _SUPER},
+            for_links=_LINKS,
+            tasks=_BOTH,
         ),
         Preset(
             name="psgd-pa",
@@ -126,12 +170,19 @@ PRESETS: dict[str, Preset] = _table(
             about="one METIS part per trainer, weights averaged now and then",
             source="arXiv 2305.09887 (baseline PSGD-PA)",
             uses=_AVERAGING,
-            defaults={
-                "model": _MODEL,
-                "optim": _OPTIM,
-                "train": {"steps": 400, "interval": "10steps"},
-                "partition": {"by": "mincut", "parts": 3, "balance": "edges"},
-            },
+            defaults={**_NODES, "partition": {"by": "mincut", "parts": 3, "balance": "edges"}},
+            for_links=_LINKS,
+            tasks=_BOTH,
+        ),
+        Preset(
+            name="llcg",
+            procedure=LLCG,
+            about="psgd-pa, and after each average some steps of a server that holds the whole graph",
+            source="arXiv 2111.08202 (LLCG), as the baseline of arXiv 2305.09887",
+            uses=_CORRECTING,
+            defaults={**_NODES, "partition": {"by": "mincut", "parts": 3, "balance": "edges"}},
+            for_links=_LINKS,
+            tasks=_BOTH,
         ),
         Preset(
             name="retexo",
@@ -140,8 +191,7 @@ PRESETS: dict[str, Preset] = _table(
             source="arXiv 2302.13053 (RETEXO)",
             uses=_LAZY,
             defaults={
-                "model": _MODEL,
-                "optim": _OPTIM,
+                **_NODES,
                 "train": {"steps": 400},
                 "partition": {"by": "random", "parts": 4},
             },
@@ -159,6 +209,33 @@ PRESETS: dict[str, Preset] = _table(
                 "optim": {"lr": 0.01, "weight_decay": 5e-4, "decay": "first"},
                 "train": {"steps": 200, "interval": "1steps"},
             },
+        ),
+        Preset(
+            name="super-tma-citation2",
+            procedure=TMA,
+            about="the paper's setting for ogbl-citation2; partition.by=random and mincut are its other rows",
+            source=_PAPER,
+            uses=_AVERAGING,
+            for_links=_paper(65_536, 256, _PAPER_PARTS, split="given"),
+            tasks=(LINKS,),
+        ),
+        Preset(
+            name="super-tma-reddit",
+            procedure=TMA,
+            about="the paper's setting for Reddit, reverses of test edges left in training as there",
+            source=_PAPER,
+            uses=_AVERAGING,
+            for_links=_paper(131_072, 256, _PAPER_PARTS, split="directed:0.998/0.001/0.001"),
+            tasks=(LINKS,),
+        ),
+        Preset(
+            name="super-tma-mag240m",
+            procedure=TMA,
+            about="the paper's setting for the citation graph of MAG240M",
+            source=_PAPER,
+            uses=_AVERAGING,
+            for_links=_paper(4096, 64, _PAPER_PARTS),
+            tasks=(LINKS,),
         ),
     ]
 )

@@ -6,162 +6,182 @@ or in seconds, the server averages the weights. Which of the three methods it is
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from farflung.errors import InputError
-from farflung.methods.aggregate import refuse_non_finite, weighted_mean
+from farflung.methods.aggregate import aggregator, mean_moments, refuse_non_finite
 from farflung.methods.base import Round, Setting, require_time
-from farflung.methods.config import Seconds, Steps, TrainConfig, parse_budget
-from farflung.nn import flat, local_adjacency
-from farflung.nn.optim import adam
-from farflung.partition import Shard
-from farflung.seeding import derive
-from farflung.team import Clock, Message, absent, require_some
-from farflung.trainer import Trainer, TrainerSpec, numpy_dtype
+from farflung.methods.budget import mean_loss, next_interval, rounds_of, seconds_of
+from farflung.methods.config import Seconds, Steps
+from farflung.methods.soup import greedy_soup
+from farflung.nn import flat
+from farflung.team import Message, Reply, absent, require_some
+from farflung.trainer import part_message
+
+Correct = Callable[[np.ndarray, int], np.ndarray]
+"""What the server does to the mean [P] of a round before it hands it out."""
 
 
-def train(setting: Setting) -> None:
+def train(setting: Setting, correct: Correct | None = None) -> None:
     """Train by averaging weights; the results are in `setting.keeper`.
 
-    The mean is uniform over the trainers that have training nodes and answered with finite weights.
-    Bytes for P parameters of 4 bytes: 4 M P at the start, then 8 M P per aggregation.
+    The mean (or another aggregation) is over the trainers that have training examples and answered with finite
+    weights. Bytes for P parameters of 4 bytes: 4 M P at the start, then 8 M P per aggregation.
     """
-    team, options = setting.team, setting.train
-    weights = flat.pack(setting.model)
-    team.begin(0, "train")
-    hello = require_some(team.broadcast(Message("hello")), "hello")
-    trains = {reply.trainer: reply.scalars["train"] for reply in hello}
-    current = _hand_out(setting, weights, reset=())
+    server = _Server(setting)
+    server.hand_out()
     require_time(setting, "the initial weights were handed out")
     round, steps = 0, 0
-    while (interval := _next_interval(options, steps, team.now())) is not None:
-        team.begin(round, "train")
-        setting.journal.expect("train", round, _rounds(options), _seconds(interval))
-        late_starters = {k for k in range(team.size) if k not in current}
-        replies = team.call(
-            {
-                k: Message(
-                    "train",
-                    {"interval": str(interval), "round": round},
-                    {"weights": weights} if k in late_starters else {},
-                )
-                for k in range(team.size)
-            },
-            options.deadline,
-        )
-        done, refused = refuse_non_finite(require_some(replies, f"train, round {round}"), "weights")
-        trains |= {reply.trainer: reply.scalars["train"] for reply in done}
-        shares = [float(trains[reply.trainer] > 0) for reply in done]
-        if any(shares):
-            weights = weighted_mean([reply.arrays["weights"] for reply in done], shares)
-        current = _hand_out(setting, weights, reset=refused)
-        score = team.evaluate(weights)
+    while (interval := next_interval(setting.train, steps, setting.team.now())) is not None:
+        setting.team.begin(round, "train")
+        setting.journal.expect("train", round, rounds_of(setting.train), seconds_of(interval))
+        if server.pool:
+            server.fetch_negatives(round)
+        replies = server.train(interval, round)
+        done, refused = server.aggregate(replies, round)
+        if correct is not None:
+            server.weights = correct(server.weights, round)
+        server.redeal(round)
+        server.hand_out(reset=refused)
+        score = setting.team.evaluate(server.weights)
         setting.journal.round(
             Round(
                 round=round,
                 phase="train",
-                loss=_mean_loss([(reply.scalars["loss"], trains[reply.trainer]) for reply in done]),
+                loss=mean_loss([(reply.scalars["loss"], server.examples[reply.trainer]) for reply in done]),
                 val=score,
                 steps={reply.trainer: reply.scalars["steps"] for reply in done},
                 absent=absent(replies) | refused,
-                seconds=team.now(),
-                best=setting.keeper.offer(round, flat.unpack(setting.model, weights), score),
+                seconds=setting.team.now(),
+                best=setting.keeper.offer(round, flat.unpack(setting.model, server.weights), score),
             )
         )
         round += 1
         steps += interval.n if isinstance(interval, Steps) else 0
+    if setting.train.soup and round:
+        server.soup(round)
 
 
-def _hand_out(setting: Setting, weights: np.ndarray, reset: dict[int, str] | tuple[()]) -> set[int]:
-    """Send the weights to all; those in `reset` also forget their optimiser state. Returns who has them now."""
-    messages = {
-        k: Message("weights", {"reset": True} if k in reset else {}, {"weights": weights})
-        for k in range(setting.team.size)
-    }
-    return {reply.trainer for reply in setting.team.call(messages, setting.train.deadline) if reply.done}
+@dataclass
+class _Server:
+    """What the server knows of the trainers."""
 
+    setting: Setting
+    weights: np.ndarray = field(init=False)
+    """[P], as last handed out."""
+    examples: dict[int, int] = field(default_factory=dict)
+    """Training examples of each trainer."""
+    nodes: dict[int, int] = field(default_factory=dict)
+    """Nodes of each trainer."""
+    pool: int = 0
+    """Remote nodes that each trainer asks for per round, as negatives; 0: none."""
+    current: set[int] = field(default_factory=set)
+    """Trainers that hold the weights (and the parts) last handed out."""
+    deal: int = 0
+    """How often the parts were dealt out anew."""
+    alone: list[np.ndarray] = field(default_factory=list)
+    """The trainers' own weights of the last aggregation."""
+    moments: dict[str, np.ndarray] = field(default_factory=dict)
+    """Mean moments of the trainers' optimisers, where they are averaged."""
 
-def _next_interval(options: TrainConfig, steps: int, now: float) -> Steps | Seconds | None:
-    """The budget of the next round, cut where steps or time end; None: training is over."""
-    left = np.inf if options.time_limit is None else options.time_limit - now
-    if left <= 0:
-        return None
-    if isinstance(options.interval, Steps):
-        n = min(options.interval.n, options.steps - steps)
-        return Steps(n=n) if n > 0 else None
-    if options.time_limit is None:
-        raise InputError(f"an interval in time ({options.interval}) needs a time limit: add --time-limit, e.g. 60s")
-    return Seconds(s=min(options.interval.s, left))
+    def __post_init__(self) -> None:
+        self.team = self.setting.team
+        self.weights = flat.pack(self.setting.model)
+        self.combine = aggregator(self.setting.train)
+        self.averages_moments = self.setting.train.moments == "average"
+        self.team.begin(0, "train")
+        hello = require_some(self.team.broadcast(Message("hello")), "hello")
+        self._note(hello)
+        self.pool = max(reply.scalars.get("pool", 0) for reply in hello)
 
+    def hand_out(self, reset: dict[int, str] | None = None) -> None:
+        """Send the weights to all; those in `reset` also forget their optimiser state."""
+        forget = reset or {}
+        messages = {
+            k: Message(
+                "weights",
+                {"reset": True} if k in forget else {},
+                {"weights": self.weights} | ({} if k in forget else self.moments),
+            )
+            for k in range(self.team.size)
+        }
+        replies = self.team.call(messages, self.setting.train.deadline)
+        self.current = {reply.trainer for reply in replies if reply.done and reply.scalars["deal"] == self.deal}
 
-def _rounds(options: TrainConfig) -> int | None:
-    return -(-options.steps // options.interval.n) if isinstance(options.interval, Steps) else None
+    def train(self, interval: Steps | Seconds, round: int) -> list[Reply]:
+        """Let everybody train for an interval; who lacks the weights or its part gets them along."""
+        messages = {}
+        for k in range(self.team.size):
+            scalars = {"interval": str(interval), "round": round} | ({"moments": True} if self.averages_moments else {})
+            lacks = k not in self.current
+            messages[k] = Message("train", scalars, {"weights": self.weights} if lacks else {})
+            if lacks and self.deal:
+                part = self._part(k)
+                messages[k] = Message("train", {**scalars, **part.scalars}, {**messages[k].arrays, **part.arrays})
+        return self.team.call(messages, self.setting.train.deadline)
 
+    def aggregate(self, replies: list[Reply], round: int) -> tuple[list[Reply], dict[int, str]]:
+        """Make one weight vector of those that came; returns the replies that counted, and who was refused and why."""
+        done, refused = refuse_non_finite(require_some(replies, f"train, round {round}"), "weights")
+        self._note(done)
+        self.alone = [reply.arrays["weights"] for reply in done if self.examples[reply.trainer]]
+        self.weights = self.combine(
+            self.weights,
+            [reply.arrays["weights"] for reply in done],
+            [self.examples[reply.trainer] for reply in done],
+        )
+        if self.averages_moments:
+            self.moments = mean_moments([reply.arrays for reply in done if self.examples[reply.trainer]])
+        return done, refused
 
-def _seconds(interval: Steps | Seconds) -> float | None:
-    return interval.s if isinstance(interval, Seconds) else None
+    def fetch_negatives(self, round: int) -> None:
+        """Every trainer gets rows of `pool` nodes of the other parts, drawn uniformly over all of them."""
+        self.team.begin(round, "negatives")
+        ask = {
+            k: Message("wish", {"round": round, "nodes": [self.nodes.get(j, 0) for j in range(self.team.size)]})
+            for k in range(self.team.size)
+        }
+        take = Message("take")
+        self.team.fetch(ask, "give", dict.fromkeys(ask, take), self.setting.train.deadline)
+        self.team.begin(round, "train")
 
+    def redeal(self, round: int) -> None:
+        """Draw the parts anew where it is time to; trainers keep weights and optimiser."""
+        every = self.setting.train.redeal
+        if not every or (round + 1) % every:
+            return
+        self.deal += 1
+        self.team.begin(round, "redeal")
+        messages = {k: self._part(k) for k in range(self.team.size)}
+        self._note(reply for reply in self.team.call(messages, self.setting.train.deadline) if reply.done)
+        self.team.begin(round, "train")
 
-def _mean_loss(losses: list[tuple[float | None, int]]) -> float | None:
-    """Mean of the trainers' losses by their numbers of training nodes; None if nobody had any."""
-    counted = [(loss, n) for loss, n in losses if loss is not None and n > 0]
-    return sum(loss * n for loss, n in counted) / sum(n for _, n in counted) if counted else None
+    def _part(self, k: int) -> Message:
+        """The part that trainer `k` has since the last deal."""
+        assert self.setting.deal is not None
+        return part_message(self.setting.deal(self.deal)[k], self.deal)
 
-
-class TMATrainer(Trainer):
-    """Learns alone on its part, full-batch. Its Adam state is its own: never averaged, kept across rounds."""
-
-    def __init__(self, shard: Shard, spec: TrainerSpec, clock: Clock) -> None:
-        super().__init__(shard, spec, clock)
-        self.matrix = local_adjacency(self.model.aggregation, shard, numpy_dtype(spec.torch_dtype))
-        self.gathered = self.model.prepare(self.matrix, self.factor())
-        self.optimiser = adam(spec.optim, self.model.layers)
-
-    def on_weights(self, message: Message) -> Message:
-        """Take the server's weights; with `reset`, begin with a fresh optimiser."""
-        flat.load(self.model, message.arrays["weights"])
-        if message.scalars.get("reset"):
-            self.optimiser = adam(self.spec.optim, self.model.layers)
-        return Message("weights")
-
-    def on_train(self, message: Message) -> Message:
-        """Train for an interval, finish the current step, send the weights.
-
-        A loss that is not finite ends the interval; the answer says so with `finite` false.
-        """
-        if "weights" in message.arrays:
-            self.on_weights(message)
-        interval, round = parse_budget(message.scalars["interval"]), message.scalars["round"]
-        start, steps, loss = self.clock.now(), 0, None
-        while len(self.rows["train"]) and not _spent(interval, steps, self.clock.now() - start):
-            loss = self.step(derive(self.spec.seed, "dropout", round, self.shard.part, steps))
-            self.clock.worked("step")
-            steps += 1
-            if not math.isfinite(loss):
-                break
-        finite = loss is None or math.isfinite(loss)
-        return Message(
-            "train",
-            {
-                "steps": steps,
-                "loss": loss if finite else None,
-                "finite": finite,
-                "train": len(self.rows["train"]),
-            },
-            {"weights": flat.pack(self.model)},
+    def soup(self, round: int) -> None:
+        """Mix the best weights and the trainers' own last ones, as long as validation does not fall."""
+        keeper = self.setting.keeper
+        self.team.begin(round, "soup")
+        candidates = [flat.pack_state(keeper.chosen("best")), *self.alone]
+        metric = keeper.metric
+        mixed, score = greedy_soup(lambda vector: self.team.evaluate(vector).get(metric), candidates)
+        self.setting.journal.round(
+            Round(
+                round=round,
+                phase="soup",
+                loss=None,
+                val={metric: score},
+                seconds=self.team.now(),
+                best=keeper.offer(round, flat.unpack(self.setting.model, mixed), {metric: score}),
+            )
         )
 
-    def step(self, key: int) -> float:
-        """One full-batch step of Adam on the mean loss of this part's training nodes; returns the loss before it."""
-        self.optimiser.zero_grad()
-        logits = self.model(self.matrix, self.gathered, key)[self.train_rows]
-        loss = self.task.loss(logits, self.train_targets)
-        loss.backward()
-        self.optimiser.step()
-        return loss.item()
-
-
-def _spent(interval: Steps | Seconds, steps: int, seconds: float) -> bool:
-    return steps >= interval.n if isinstance(interval, Steps) else seconds >= interval.s
+    def _note(self, replies: Iterable[Reply]) -> None:
+        for reply in replies:
+            self.examples[reply.trainer] = reply.scalars["train"]
+            self.nodes[reply.trainer] = reply.scalars["nodes"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numba import njit
 
 from farflung.errors import InputError
 from farflung.graph import Graph
@@ -39,34 +40,98 @@ def adjacency(
     """
     if aggregation == "none":
         return None
-    num_rows, num_columns = len(indptr) - 1, len(degree)
-    rows = np.repeat(np.arange(num_rows, dtype=indices.dtype), np.diff(indptr))
-    values = np.ones(len(indices)) if weight is None else weight.astype(np.float64)
-    kept = np.ones(len(indices), dtype=bool) if present is None else present[indices]
-    if aggregation == "gcn":
-        kept &= indices != rows
-    if not kept.all():
-        rows, indices, values = rows[kept], indices[kept], values[kept]
-    if aggregation == "mean":
-        total = np.bincount(rows, weights=values, minlength=num_rows)
-        values = values / np.where(total == 0, 1, total)[rows]
+    gcn = aggregation == "gcn"
+    there = np.empty(0, dtype=bool) if present is None else present
+    weights = np.empty(0, dtype=np.float32) if weight is None else weight
+    starts = _row_starts(indptr, indices, there, gcn) if gcn or present is not None else indptr
+    columns = indices
+    if gcn or starts[-1] < len(indices):
+        columns = np.empty(starts[-1], dtype=indices.dtype)
+        _fill_columns(indptr, indices, there, gcn, columns)
+    values = np.empty(len(columns), dtype=dtype)
+    if gcn:
+        _fill_gcn(indptr, indices, weights, there, _gcn_scale(degree), values)
     else:
-        if degree.min(initial=0) <= -1:
-            row = int(np.argmin(degree))
-            raise InputError(
-                f"edge_weight: the in-edges of node {row} weigh {degree[row]:g} together, and GCN needs more than -1: "
-                "give weights >= 0, or choose the encoder sage"
-            )
-        scale = 1 / np.sqrt(degree + 1)
-        values = values * scale[rows] * scale[indices]
-        # The loop of row i goes in front of the row's edges, so that sums run in one order in every shard.
-        starts = np.searchsorted(rows, np.arange(num_rows, dtype=rows.dtype))
-        indices = np.insert(indices, starts, np.arange(num_rows, dtype=indices.dtype))
-        values = np.insert(values, starts, scale[:num_rows] ** 2)
-        rows = np.insert(rows, starts, np.arange(num_rows, dtype=rows.dtype))
-    ends = np.cumsum(np.bincount(rows, minlength=num_rows))
-    pattern = Pattern(np.concatenate([[0], ends]), indices, num_columns)
-    return SparseMatrix(pattern, values.astype(dtype))
+        _fill_mean(indptr, indices, weights, there, values)
+    return SparseMatrix(Pattern(starts, columns, len(degree)), values)
+
+
+def _gcn_scale(degree: np.ndarray) -> np.ndarray:
+    """1 / sqrt(d + 1), float64 [K]."""
+    if degree.min(initial=0) <= -1:
+        row = int(np.argmin(degree))
+        raise InputError(
+            f"edge_weight: the in-edges of node {row} weigh {degree[row]:g} together, and GCN needs more than -1: "
+            "give weights >= 0, or choose the encoder sage"
+        )
+    return 1 / np.sqrt(degree + 1)
+
+
+# Below, an empty `weight` says that every edge counts 1, and an empty `present` that every source is there. A loop of
+# GCN goes in front of its row's edges, so that sums run in one order in every shard.
+
+
+@njit(cache=True, nogil=True)
+def _row_starts(indptr, indices, present, gcn):  # type: ignore[no-untyped-def]
+    """Where the entries of each row start, int64 [R + 1]."""
+    starts = np.zeros(len(indptr), dtype=np.int64)
+    for i in range(len(indptr) - 1):
+        count = 1 if gcn else 0
+        for e in range(indptr[i], indptr[i + 1]):
+            if _kept(indices[e], i, present, gcn):
+                count += 1
+        starts[i + 1] = starts[i] + count
+    return starts
+
+
+@njit(cache=True, nogil=True)
+def _fill_columns(indptr, indices, present, gcn, columns):  # type: ignore[no-untyped-def]
+    at = 0
+    for i in range(len(indptr) - 1):
+        if gcn:
+            columns[at] = i
+            at += 1
+        for e in range(indptr[i], indptr[i + 1]):
+            if _kept(indices[e], i, present, gcn):
+                columns[at] = indices[e]
+                at += 1
+
+
+@njit(cache=True, nogil=True)
+def _fill_mean(indptr, indices, weight, present, values):  # type: ignore[no-untyped-def]
+    at = 0
+    for i in range(len(indptr) - 1):
+        total = 0.0
+        for e in range(indptr[i], indptr[i + 1]):
+            if _kept(indices[e], i, present, False):
+                total += _weight(weight, e)
+        divisor = 1.0 if total == 0 else total
+        for e in range(indptr[i], indptr[i + 1]):
+            if _kept(indices[e], i, present, False):
+                values[at] = _weight(weight, e) / divisor
+                at += 1
+
+
+@njit(cache=True, nogil=True)
+def _fill_gcn(indptr, indices, weight, present, scale, values):  # type: ignore[no-untyped-def]
+    at = 0
+    for i in range(len(indptr) - 1):
+        values[at] = scale[i] * scale[i]
+        at += 1
+        for e in range(indptr[i], indptr[i + 1]):
+            if _kept(indices[e], i, present, True):
+                values[at] = _weight(weight, e) * scale[i] * scale[indices[e]]
+                at += 1
+
+
+@njit(inline="always")
+def _kept(source, row, present, gcn):  # type: ignore[no-untyped-def]
+    return (len(present) == 0 or present[source]) and not (gcn and source == row)
+
+
+@njit(inline="always")
+def _weight(weight, edge):  # type: ignore[no-untyped-def]
+    return 1.0 if len(weight) == 0 else np.float64(weight[edge])
 
 
 def graph_adjacency(aggregation: Aggregation, graph: Graph, dtype: np.dtype | type) -> SparseMatrix | None:

@@ -7,6 +7,7 @@ once per layer and then trains `combine` alone.
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -19,12 +20,17 @@ from farflung.seeding import derive
 Gathered = tuple[Operand, ...]
 """What a convolution has gathered for its R rows: one operand [R, F] per weight matrix."""
 
+Factor: TypeAlias = torch.Tensor | SparseMatrix
+"""Rows that a convolution gathers from, [K, F]."""
+
 
 class Conv(nn.Module):
     """A convolution `in_features -> out_features`; subclasses say what they gather."""
 
     aggregation: Aggregation = "none"
     num_operands: int = 1
+    reads_own: bool = True
+    """Whether a destination's own row is an operand beside what its in-edges bring."""
 
     def __init__(self, in_features: int, out_features: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -41,8 +47,11 @@ class Conv(nn.Module):
         for parameter in [*self.weights, self.bias]:
             nn.init.uniform_(parameter, -bound, bound)
 
-    def aggregate(self, matrix: SparseMatrix | None, h: torch.Tensor | SparseMatrix) -> Gathered:
-        """Gather for the R rows of `matrix` [R, K] from `h` [K, F]; no parameter takes part."""
+    def aggregate(self, matrix: SparseMatrix | None, h: Factor, own: Factor | None = None) -> Gathered:
+        """Gather for the R rows of `matrix` [R, K] from `h` [K, F]; no parameter takes part.
+
+        `own`: the destinations' own rows [R, F]; None: they are the first R rows of `h`.
+        """
         raise NotImplementedError
 
     def combine(self, gathered: Gathered, key: int | None = None) -> torch.Tensor:
@@ -63,13 +72,14 @@ class GCNConv(Conv):
     """`D^-1/2 (A + I) D^-1/2 h W + b` (Kipf and Welling, arXiv 1609.02907)."""
 
     aggregation: Aggregation = "gcn"
+    reads_own = False
 
     def reset_parameters(self) -> None:
         """Glorot weights, zero bias."""
         nn.init.xavier_uniform_(self.weights[0])
         nn.init.zeros_(self.bias)
 
-    def aggregate(self, matrix: SparseMatrix | None, h: torch.Tensor | SparseMatrix) -> Gathered:
+    def aggregate(self, matrix: SparseMatrix | None, h: Factor, own: Factor | None = None) -> Gathered:
         assert matrix is not None
         return (Product(matrix, h),)
 
@@ -80,9 +90,9 @@ class SAGEConv(Conv):
     aggregation: Aggregation = "mean"
     num_operands = 2
 
-    def aggregate(self, matrix: SparseMatrix | None, h: torch.Tensor | SparseMatrix) -> Gathered:
+    def aggregate(self, matrix: SparseMatrix | None, h: Factor, own: Factor | None = None) -> Gathered:
         assert matrix is not None
-        return (_first(h, matrix.shape[0]), Product(matrix, h))
+        return (_first(h, matrix.shape[0]) if own is None else own, Product(matrix, h))
 
     def combine(self, gathered: Gathered, key: int | None = None) -> torch.Tensor:
         own, mean = gathered[0], gathered[-1]
@@ -98,11 +108,11 @@ class SAGEConv(Conv):
 class DenseConv(Conv):
     """`h_i W + b`: no neighbours. The layer of an MLP."""
 
-    def aggregate(self, matrix: SparseMatrix | None, h: torch.Tensor | SparseMatrix) -> Gathered:
-        return (h,)
+    def aggregate(self, matrix: SparseMatrix | None, h: Factor, own: Factor | None = None) -> Gathered:
+        return (h if own is None else own,)
 
 
-def _first(h: torch.Tensor | SparseMatrix, count: int) -> torch.Tensor | SparseMatrix:
+def _first(h: Factor, count: int) -> Factor:
     """The first `count` rows of `h`: the destinations among the sources."""
     if h.shape[0] == count:
         return h

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import nn
@@ -9,7 +11,12 @@ from torch import nn
 
 def pack(module: nn.Module) -> np.ndarray:
     """Parameters and buffers in the order of `state_dict`, [P], in their own dtype. A copy."""
-    tensors = [value.detach().reshape(-1) for value in module.state_dict().values()]
+    return pack_state(module.state_dict())
+
+
+def pack_state(state: Mapping[str, torch.Tensor]) -> np.ndarray:
+    """Named tensors in their order, as `pack` of the module that they are the state of."""
+    tensors = [value.detach().reshape(-1) for value in state.values()]
     return torch.cat(tensors).cpu().numpy() if tensors else np.empty(0, dtype=np.float32)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -21,6 +21,8 @@ from farflung.methods.presets import PRESETS, preset, users_of
 from farflung.nn.config import ModelConfig
 from farflung.nn.optim import OptimConfig
 from farflung.partition.config import PartitionConfig
+from farflung.tasks.batches import SampleConfig
+from farflung.tasks.link_prediction import LinkConfig
 from farflung.team.link import parse_profile
 
 
@@ -31,10 +33,14 @@ class RunConfig(BaseModel):
 
     graph: str = Field(description="name of a data set, an .npz file or a partition folder")
     symmetric: bool = Field(False, description="add the missing reverse of every edge on loading")
+    task: Literal["node-classification", "link-prediction"] = Field(
+        "node-classification", description="what the model learns: classes of nodes, or which edges there are"
+    )
     split: str | None = Field(
         None,
-        description="public, public:I, retexo, random, random:0.6/0.2/0.2 (shares) or random:20/30 (per class); "
-        "default: public where the graph has one, else random",
+        description="of nodes: public, public:I, retexo, random, random:0.6/0.2/0.2 (shares) or random:20/30 (per "
+        "class), default: public where the graph has one, else random; of links: random, random:0.9/0.05/0.05, "
+        "given, directed:0.9/0.05/0.05, default: given where the graph has one, else random",
     )
     features: str = Field("given", description="given, degree or gaussian:D")
     normalise: Literal["none", "row"] = Field("none", description="row: features of each node sum to 1")
@@ -42,6 +48,8 @@ class RunConfig(BaseModel):
     model: ModelConfig = ModelConfig()
     optim: OptimConfig = OptimConfig()
     train: TrainConfig = TrainConfig()
+    sample: SampleConfig = SampleConfig()
+    links: LinkConfig = LinkConfig()
     partition: PartitionConfig = PartitionConfig()
     link: Annotated[str, AfterValidator(lambda text: str(parse_profile(text)))] = Field(
         "datacentre", description="link profile: its name, or up=..,down=..,latency=.. (models the network's time)"
@@ -181,18 +189,35 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"configuration {path}: {error}") from None
 
 
-def base_options(method: str) -> dict[str, Any]:
-    """Options by dotted path as the preset of `method` sets them, over the defaults (no graph)."""
+def base_options(method: str, task: str | None = None) -> dict[str, Any]:
+    """Options by dotted path as the preset of `method` sets them for `task` (None: its own), over the defaults.
+
+    There is no graph among them. Raises InputError where the method cannot do the task.
+    """
+    chosen = preset(method)
+    task = task or chosen.tasks[0]
+    if task not in chosen.tasks:
+        able = [name for name, one in PRESETS.items() if task in one.tasks]
+        if not able:
+            raise InputError(f"unknown task '{task}': choose from {', '.join(TASKS)}")
+        raise InputError(f"method '{method}' cannot do task '{task}': choose from {', '.join(able)}")
     flat = flatten(RunConfig(graph="").dump())
-    flat.update(flatten(preset(method).defaults))
-    flat["method"] = method
+    flat.update(flatten(chosen.defaults))
+    if task == "link-prediction":
+        flat.update(flatten(chosen.for_links))
+    flat |= {"method": method, "task": task}
     del flat["graph"]
     return flat
 
 
-def preset_yaml(method: str) -> str:
+def preset_yaml(method: str, task: str | None = None) -> str:
     """The options that a method uses, with its preset's values, as YAML for a configuration file."""
-    used = {path: value for path, value in base_options(method).items() if preset(method).uses_option(path)}
+    options = base_options(method, task)
+    used = {
+        path: value
+        for path, value in options.items()
+        if preset(method).uses_option(path) and (options["task"] in _ONLY_FOR.get(path.partition(".")[0], TASKS))
+    }
     return yaml.safe_dump(_nest(used), sort_keys=False)
 
 
@@ -217,13 +242,15 @@ def resolve(given: Mapping[str, Any], *, file: Mapping[str, Any] | None = None) 
             f"method '{method}' contradicts 'method: {from_file['method']}' in the configuration file: "
             "remove one of them"
         )
-    base = base_options(method)
+    task = by_hand.get("task") or from_file.get("task")
+    base = base_options(method, None if task is None else str(task))
     config = _validated(_nest({**base, **from_file, **by_hand}))
     plain = flatten(_validated(_nest({**base, "graph": config.graph})).dump())
     differs = {path for path, value in flatten(config.dump()).items() if value != plain[path]}
     chosen = [path for path in (*by_hand, *from_file) if path in by_hand or path in differs]
     check_used(method, chosen)
-    _check_partition(config, chosen)
+    _check_together(config, chosen)
+    _check_task(config, chosen)
     if isinstance(config.train.interval, Seconds) and config.train.time_limit is None:
         raise InputError(
             f"option 'train.interval' is a time ({config.train.interval}): "
@@ -246,15 +273,54 @@ def check_used(method: str, paths: Sequence[str]) -> None:
             )
 
 
-_ONLY_WITH = {"partition.clusters": "supernode", "partition.balance": "mincut", "partition.given": "given"}
+TASKS: tuple[str, ...] = get_args(RunConfig.model_fields["task"].annotation)
+_ONLY_FOR: dict[str, tuple[str, ...]] = {"links": ("link-prediction",)}
+"""Sections that act on some tasks alone."""
 
 
-def _check_partition(config: RunConfig, paths: Sequence[str]) -> None:
-    """Raise InputError if a partition option among `paths` does nothing in the chosen way of cutting."""
+def _check_task(config: RunConfig, paths: Sequence[str]) -> None:
+    """Raise InputError if an option among `paths` does nothing for the task, or fan-outs do not fit the layers."""
     for path in paths:
-        needed = _ONLY_WITH.get(path, config.partition.by)
-        if needed != config.partition.by:
+        able = _ONLY_FOR.get(path.partition(".")[0], TASKS)
+        if config.task not in able:
             raise InputError(
-                f"option '{path}' does nothing with partition.by={config.partition.by}: "
-                f"drop it, or set partition.by={needed}"
+                f"option '{path}' does nothing for task '{config.task}': drop it, or set task={' or '.join(able)}"
+            )
+    fanouts, layers = config.sample.fanouts, config.model.layers
+    if fanouts is not None and len(fanouts) != layers:
+        raise InputError(
+            f"option 'sample.fanouts' has {len(fanouts)} numbers for {layers} layers: give one per layer, or 'full'"
+        )
+    if config.train.redeal and config.partition.by not in ("random", "supernode"):
+        raise InputError(
+            f"option 'train.redeal' needs parts that are drawn, not partition.by={config.partition.by}: "
+            "set partition.by=random or supernode"
+        )
+
+
+_ONLY_WITH: dict[str, tuple[str, str]] = {
+    "partition.clusters": ("partition.by", "supernode"),
+    "partition.balance": ("partition.by", "mincut"),
+    "partition.given": ("partition.by", "given"),
+    "train.trim": ("train.aggregation", "trimmed-mean"),
+    "train.outer_lr": ("train.aggregation", "nesterov"),
+    "train.outer_momentum": ("train.aggregation", "nesterov"),
+    "links.pool": ("links.negatives", "global"),
+}
+"""Options that act only where another one has a certain value."""
+_ONLY_WITH_AVERAGES = ("train.interval", "train.aggregation")
+"""Those that in lazy training act only where weights are averaged."""
+
+
+def _check_together(config: RunConfig, paths: Sequence[str]) -> None:
+    """Raise InputError if an option among `paths` does nothing beside the values of the others."""
+    values = flatten(config.dump())
+    only_with = dict(_ONLY_WITH)
+    if preset(config.method).uses_option("train.lazy"):
+        only_with |= dict.fromkeys(_ONLY_WITH_AVERAGES, ("train.lazy", "weights"))
+    for path in paths:
+        other, needed = only_with.get(path, (path, values[path]))
+        if values[other] != needed:
+            raise InputError(
+                f"option '{path}' does nothing with {other}={values[other]}: drop it, or set {other}={needed}"
             )

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from farflung.graph import Graph
-from farflung.methods.tma import TMATrainer
+from farflung.methods.tma_trainer import TMATrainer
 from farflung.nn import ModelConfig, flat
 from farflung.nn.optim import OptimConfig
 from farflung.partition import Partition, Shard
+from farflung.tasks.objective import Step
 from farflung.team import WallClock
 from farflung.trainer import TrainerSpec
 
@@ -38,7 +39,7 @@ def gradient_discrepancy(graph: Graph, parts: Partition, model: ModelConfig, see
     labels and a split.
     """
     spec = TrainerSpec(
-        target="farflung.methods.tma:TMATrainer",
+        target="farflung.methods.tma_trainer:TMATrainer",
         model=model.model_copy(update={"dropout": 0.0}),
         optim=OptimConfig(),
         num_features=graph.num_features,
@@ -65,8 +66,7 @@ def gradient_discrepancy(graph: Graph, parts: Partition, model: ModelConfig, see
 def _gradient(shard: Shard, spec: TrainerSpec) -> np.ndarray | None:
     """The gradient [P] of a shard's mean training loss; None where it has no training node."""
     trainer = TMATrainer(shard, spec, WallClock())
-    if not len(trainer.rows["train"]):
+    if not trainer.objective.examples:
         return None
-    logits = trainer.model(trainer.matrix, trainer.gathered)[trainer.train_rows]
-    trainer.task.loss(logits, trainer.train_targets).backward()
+    trainer.objective.loss(Step(round=0, number=0, made=0)).backward()
     return flat.pack_gradients(trainer.model)

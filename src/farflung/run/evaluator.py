@@ -1,55 +1,126 @@
-"""The evaluator: exact metrics of a model on the whole graph, apart from server and trainers."""
+"""Evaluators: exact metrics of a model on the whole graph, apart from server and trainers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from farflung.errors import InputError
 from farflung.graph import Graph
-from farflung.nn import flat, graph_adjacency
-from farflung.tasks.metrics import finish, names
+from farflung.graph.links import LinkSplit
+from farflung.nn import flat
+from farflung.nn.decoders import LinkModel
+from farflung.nn.encoder import Encoder
+from farflung.nn.inference import Inference
+from farflung.run.predict import Predictions, predictions
+from farflung.tasks import metrics, ranking
+from farflung.tasks.link_prediction import score_links
 from farflung.tasks.node_classification import NodeClassification
-from farflung.trainer import TrainerSpec, features_as_factor, numpy_dtype
+from farflung.trainer import TrainerSpec
+
+Weights = Mapping[str, torch.Tensor]
+Metrics = Mapping[str, float | None]
 
 
-class Evaluator:
-    """Holds the whole graph and scores weights on it by exact inference, layer by layer."""
+class Evaluator(Protocol):
+    """Scores weights on the whole graph by exact inference, layer by layer, in chunks of nodes."""
 
-    def __init__(self, graph: Graph, spec: TrainerSpec) -> None:
-        """`graph` with features; labels and a split are needed for metrics only."""
-        if graph.x is None:
-            raise InputError(f"graph '{graph.name}' has no features: pass --features degree or gaussian:64")
-        self.graph = graph
-        self.task = NodeClassification(spec.num_classes, spec.multilabel)
-        self.model = spec.build_model()
-        self._matrix = graph_adjacency(self.model.aggregation, graph, numpy_dtype(spec.torch_dtype))
-        self._gathered = self.model.prepare(self._matrix, features_as_factor(graph.x, spec.torch_dtype))
+    def metrics(self, weights: Weights, *masks: str) -> dict[str, Metrics]:
+        """Metrics by set (`val`, `test`, of nodes also `train`); None where a set is empty."""
 
-    def logits(self, weights: Mapping[str, torch.Tensor]) -> np.ndarray:
-        """Class scores of every node, [N, C], in the order of the graph."""
-        self.model.load_state_dict(dict(weights))
-        return self.model.infer(self._matrix, self._gathered).numpy()
-
-    def metrics(self, weights: Mapping[str, torch.Tensor], *masks: str) -> dict[str, dict[str, float | None]]:
-        """Metrics by mask (`train`, `val`, `test`); None where a mask is empty."""
-        logits = self.logits(weights)
-        return {mask: self._metrics(logits, mask) for mask in masks}
-
-    def validate(self, vector: np.ndarray) -> Mapping[str, float | None]:
+    def validate(self, vector: np.ndarray) -> Metrics:
         """Validation metrics of a flat weight vector [P]: what a team's `evaluate` answers.
 
         All None where a score is not finite: such weights are never the best, and training may go on.
         """
+
+
+class NodeEvaluator:
+    """Scores classes of nodes."""
+
+    def __init__(self, graph: Graph, spec: TrainerSpec) -> None:
+        """`graph` with features; labels and a split are needed for metrics only."""
+        self.graph = graph
+        self.task = NodeClassification(spec.num_classes, spec.multilabel)
+        model = spec.build_model()
+        assert isinstance(model, Encoder)
+        self.model = model
+        self._inference = _inference(model, graph, spec)
+
+    def logits(self, weights: Weights) -> np.ndarray:
+        """Class scores of every node, [N, C], in the order of the graph."""
+        self.model.load_state_dict(dict(weights))
+        return self._inference.embed(self.model).numpy()
+
+    def embeddings(self, weights: Weights) -> np.ndarray:
+        """Output of the last hidden layer for every node, [N, d]; class scores where there is no hidden layer."""
+        self.model.load_state_dict(dict(weights))
+        return self._inference.embed(self.model, max(1, len(self.model.layers) - 1)).numpy()
+
+    def metrics(self, weights: Weights, *masks: str) -> dict[str, Metrics]:
+        logits = self.logits(weights)
+        return {mask: self._metrics(logits, mask) for mask in masks}
+
+    def validate(self, vector: np.ndarray) -> Metrics:
         logits = self.logits(flat.unpack(self.model, vector))
         if not np.isfinite(logits).all():
-            return dict.fromkeys(names(self.task.num_classes, self.task.multilabel))
+            return dict.fromkeys(metrics.names(self.task.num_classes, self.task.multilabel))
         return self._metrics(logits, "val")
 
-    def _metrics(self, logits: np.ndarray, mask: str) -> dict[str, float | None]:
+    def _metrics(self, logits: np.ndarray, mask: str) -> Metrics:
         if self.graph.y is None or self.graph.split is None:
             raise InputError(f"graph '{self.graph.name}' has no labels or no split: nothing to score")
         rows = np.flatnonzero(getattr(self.graph.split, mask))
-        return finish(self.task.count(torch.from_numpy(logits[rows]), self.graph.y[rows]))
+        return metrics.finish(self.task.count(torch.from_numpy(logits[rows]), self.graph.y[rows]))
+
+
+class LinkEvaluator:
+    """Ranks links among fixed negatives."""
+
+    def __init__(self, graph: Graph, spec: TrainerSpec, links: LinkSplit) -> None:
+        """`graph`: the training graph of `links`, with features."""
+        self.links = links
+        model = spec.build_model()
+        assert isinstance(model, LinkModel)
+        self.model = model
+        self._inference = _inference(model.encoder, graph, spec)
+        limit = spec.links.val_pairs
+        self._val = links.val if limit is None else links.val.limited(limit)
+        self._chunk = spec.links.chunk
+
+    def embeddings(self, weights: Weights) -> np.ndarray:
+        """The encoder's output for every node, [N, d], in the order of the graph: what links are scored from."""
+        self.model.load_state_dict(dict(weights))
+        return self._inference.embed(self.model.encoder).numpy()
+
+    def metrics(self, weights: Weights, *masks: str) -> dict[str, Metrics]:
+        h = torch.from_numpy(self.embeddings(weights))
+        sets = {"val": self.links.val, "test": self.links.test}
+        return {mask: ranking.finish(score_links(self.model.decoder, h, sets[mask], self._chunk)) for mask in masks}
+
+    def validate(self, vector: np.ndarray) -> Metrics:
+        h = torch.from_numpy(self.embeddings(flat.unpack(self.model, vector)))
+        if not torch.isfinite(h).all():
+            return dict.fromkeys(ranking.names())
+        return ranking.finish(score_links(self.model.decoder, h, self._val, self._chunk))
+
+
+def _inference(encoder: Encoder, graph: Graph, spec: TrainerSpec) -> Inference:
+    if graph.x is None:
+        raise InputError(f"graph '{graph.name}' has no features: pass --features degree or gaussian:64")
+    return Inference(encoder.aggregation, graph, spec.torch_dtype)
+
+
+def evaluator_for(graph: Graph, spec: TrainerSpec, links: LinkSplit | None) -> NodeEvaluator | LinkEvaluator:
+    """The evaluator of the task that `spec` names."""
+    return NodeEvaluator(graph, spec) if links is None else LinkEvaluator(graph, spec, links)
+
+
+def predict(graph: Graph, spec: TrainerSpec, weights: Weights) -> Predictions:
+    """Predictions for every node. Raises InputError where links are predicted."""
+    if spec.task == "link-prediction":
+        raise InputError("this model predicts links, not classes of nodes: use `farflung evaluate` or `farflung embed`")
+    return predictions(graph, NodeEvaluator(graph, spec).logits(weights))

@@ -24,7 +24,7 @@ def inspect_partition(graph: Graph, parts: Partition, config: RunConfig) -> dict
         ready = graph
     else:
         config = complete(config, graph)
-        ready = with_features_and_split(graph, config)
+        ready, _ = with_features_and_split(graph, config)
     parts = recut(parts, graph, ready)
     report = diagnose(parts)
     found = None

@@ -58,11 +58,32 @@ class Predictions:
 
     def save(self, path: str | Path, *, all_classes: bool = False) -> None:
         """Write the table as Parquet. Raises InputError where `path` cannot be."""
-        path = Path(path)
-        if path.is_dir() or not path.parent.is_dir():
-            raise InputError(f"{path} is no place for a file: name a file in a folder that exists")
-        table = self.table(all_classes=all_classes)
-        write_atomic(path, lambda temporary: pq.write_table(table, temporary))
+        _save(self.table(all_classes=all_classes), Path(path))
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """Embeddings of all N nodes in the order of the graph, isolated nodes included."""
+
+    ids: np.ndarray
+    """Original ids, int64 or str [N]."""
+    rows: np.ndarray
+    """[N, d] of the model's dtype."""
+
+    def table(self) -> pa.Table:
+        """As a table: `id`, and `embedding`, a list of d numbers."""
+        flat = pa.array(np.ascontiguousarray(self.rows).reshape(-1))
+        return pa.table({"id": self.ids, "embedding": pa.FixedSizeListArray.from_arrays(flat, self.rows.shape[1])})
+
+    def save(self, path: str | Path) -> None:
+        """Write the table as Parquet. Raises InputError where `path` cannot be."""
+        _save(self.table(), Path(path))
+
+
+def _save(table: pa.Table, path: Path) -> None:
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"{path} is no place for a file: name a file in a folder that exists")
+    write_atomic(path, lambda temporary: pq.write_table(table, temporary))
 
 
 def _by_class(names: Sequence[str], values: np.ndarray) -> dict[str, np.ndarray]:

@@ -9,12 +9,14 @@ import torch
 
 from farflung.errors import InputError
 from farflung.graph import Graph
+from farflung.graph.links import LinkSplit
 from farflung.run.config import RunConfig
-from farflung.run.evaluator import Evaluator
+from farflung.run.evaluator import Metrics, evaluator_for, predict
 from farflung.run.folder import CONFIG, GRAPH, PARTITION, RunFolder
-from farflung.run.predict import Predictions, predictions
+from farflung.run.predict import Embeddings, Predictions
 from farflung.run.source import fingerprint, open_graph, with_features_and_split
 from farflung.run.train import cpu_threads, trainer_spec
+from farflung.trainer import TrainerSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +25,9 @@ class SavedRun:
 
     config: RunConfig
     graph: Graph
+    """With the features of the run and its split of nodes; without the links that were not for training."""
     weights: dict[str, torch.Tensor]
+    links: LinkSplit | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> SavedRun:
@@ -45,17 +49,25 @@ class SavedRun:
             raise InputError(
                 f"graph '{config.graph}' is not the one that {folder.path} was trained on: its data have changed since"
             )
-        return cls(config, with_features_and_split(raw, config), weights)
+        graph, links = with_features_and_split(raw, config)
+        return cls(config, graph, weights, links)
 
-    def evaluate(self, *masks: str) -> dict[str, dict[str, float | None]]:
-        """Metrics of the saved model on the given sets of nodes, `val` and `test` unless named."""
+    def evaluate(self, *masks: str) -> dict[str, Metrics]:
+        """Metrics of the saved model on the given sets of nodes or links, `val` and `test` unless named."""
         with cpu_threads(self.config.threads):
-            return self._evaluator().metrics(self.weights, *(masks or ("val", "test")))
+            evaluator = evaluator_for(self.graph, self._spec(), self.links)
+            return evaluator.metrics(self.weights, *(masks or ("val", "test")))
 
     def predict(self) -> Predictions:
-        """Predictions for every node, by original id."""
+        """Predictions for every node, by original id. Raises InputError where links are predicted."""
         with cpu_threads(self.config.threads):
-            return predictions(self.graph, self._evaluator().logits(self.weights))
+            return predict(self.graph, self._spec(), self.weights)
 
-    def _evaluator(self) -> Evaluator:
-        return Evaluator(self.graph, trainer_spec(self.config, self.graph))
+    def embed(self) -> Embeddings:
+        """Embeddings of every node, by original id: what classes or links are scored from."""
+        with cpu_threads(self.config.threads):
+            rows = evaluator_for(self.graph, self._spec(), self.links).embeddings(self.weights)
+        return Embeddings(self.graph.original_ids, rows)
+
+    def _spec(self) -> TrainerSpec:
+        return trainer_spec(self.config, self.graph, self.links)

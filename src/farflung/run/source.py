@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,13 @@ from farflung.errors import InputError
 from farflung.graph import Graph, Split, choose_split, is_symmetric, load, symmetrise
 from farflung.graph.features import choose_features
 from farflung.graph.graph import MASKS
+from farflung.graph.links import LinkSplit, split_links
 from farflung.methods.presets import preset
-from farflung.partition import Partition, cut_graph
+from farflung.partition import Partition, Shard, cut_graph
+from farflung.partition.assign import deal_clusters, random_parts
 from farflung.run.config import RunConfig, base_options
-from farflung.tasks import metrics
+from farflung.seeding import derive
+from farflung.tasks import metrics, ranking
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +39,17 @@ class Source:
     """Of the graph as it was read (see `fingerprint`)."""
     partition_seconds: float
     """Time that cutting the graph took; 0 where it came in parts."""
+    links: LinkSplit | None = None
+    """The links to be predicted; None where nodes are classified."""
+
+    def deal(self, number: int) -> Sequence[Shard]:
+        """The parts drawn anew, for the `number`-th time (from 1): nodes, or the same super-nodes, dealt out again."""
+        parts, seed = self.partition, derive(self.config.seed, "deal", number)
+        if parts.clusters is None:
+            assignment = random_parts(self.graph.num_nodes, parts.num_parts, seed)
+        else:
+            assignment = deal_clusters(int(parts.clusters.max()) + 1, parts.num_parts, seed)[parts.clusters]
+        return Partition.of(self.graph, assignment, parts.num_parts).shards
 
     def with_config(self, config: RunConfig) -> Source:
         """A copy with another configuration."""
@@ -50,20 +64,37 @@ def prepare(config: RunConfig, given: Graph | Partition | None = None, asked: Co
     Raises:
         InputError: anything about the graph, its split, features, parts or labels that does not fit.
     """
-    config, raw, parts, graph = ready(config, given, asked)
+    found = ready(config, given, asked)
+    config, graph, print_of = found.config, found.graph, fingerprint(found.raw)
     if preset(config.method).procedure.whole:
-        whole = np.zeros(graph.num_nodes, dtype=np.int32)
-        return Source(config, graph, Partition.of(graph, whole, 1), fingerprint(raw), 0.0)
-    if parts is not None:
-        return Source(config, graph, recut(parts, raw, graph), fingerprint(raw), 0.0)
+        return Source(config, graph, uncut(graph), print_of, 0.0, found.links)
+    if found.parts is not None:
+        if config.train.redeal and found.parts.by not in ("random", "supernode"):
+            raise InputError(
+                f"option 'train.redeal' needs parts that are drawn, and those of '{config.graph}' are "
+                f"'{found.parts.by}': set it to 0"
+            )
+        return Source(config, graph, recut(found.parts, found.raw, graph), print_of, 0.0, found.links)
     parts, seconds = cut(graph, config)
-    return Source(config, graph, parts, fingerprint(raw), seconds)
+    return Source(config, graph, parts, print_of, seconds, found.links)
 
 
-def ready(
-    config: RunConfig, given: Graph | Partition | None = None, asked: Collection[str] = ()
-) -> tuple[RunConfig, Graph, Partition | None, Graph]:
-    """Configuration, graph and parts as they came, and the graph with features and split; fit for training.
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A graph that is fit for training, not cut yet."""
+
+    config: RunConfig
+    raw: Graph
+    """As it was read."""
+    parts: Partition | None
+    """As it came; None where it came whole."""
+    graph: Graph
+    """With features and split, without the links that are not for training."""
+    links: LinkSplit | None
+
+
+def ready(config: RunConfig, given: Graph | Partition | None = None, asked: Collection[str] = ()) -> Ready:
+    """Read the graph and choose its features and split.
 
     Raises InputError as `prepare`.
     """
@@ -75,9 +106,14 @@ def ready(
     if parts is not None and not preset(config.method).procedure.whole:
         config = as_cut(config, parts, asked)
     config = complete(config, raw)
-    graph = with_features_and_split(raw, config)
-    _check_task(graph)
-    return config, raw, parts, graph
+    graph, links = with_features_and_split(raw, config)
+    _check_fits(graph, links)
+    return Ready(config, raw, parts, graph, links)
+
+
+def uncut(graph: Graph) -> Partition:
+    """The graph as one part."""
+    return Partition.of(graph, np.zeros(graph.num_nodes, dtype=np.int32), 1)
 
 
 def cut(graph: Graph, config: RunConfig) -> tuple[Partition, float]:
@@ -136,13 +172,16 @@ def as_given(given: Graph | Partition, *, symmetric: bool) -> tuple[Graph, Parti
 def complete(config: RunConfig, graph: Graph) -> RunConfig:
     """The configuration with the defaults that depend on the graph: its split and metric.
 
-    A graph that comes with a chosen split keeps it (`split` stays None).
+    A graph that comes with a chosen split of its nodes keeps it (`split` stays None).
     """
+    links = config.task == "link-prediction"
     changes: dict[str, Any] = {}
-    if config.split is None and graph.split is None:
+    if config.split is None and links:
+        changes["split"] = "given" if "split" in graph.edge_columns else "random"
+    elif config.split is None and graph.split is None:
         changes["split"] = "public" if graph.public_splits else "random"
-    if graph.y is not None:
-        known = metrics.names(graph.num_classes, graph.multilabel)
+    if links or graph.y is not None:
+        known = ranking.names() if links else metrics.names(graph.num_classes, graph.multilabel)
         if config.metric is None:
             changes["metric"] = known[0]
         elif config.metric not in known:
@@ -150,23 +189,38 @@ def complete(config: RunConfig, graph: Graph) -> RunConfig:
     return config.replace(**changes) if changes else config
 
 
-def with_features_and_split(graph: Graph, config: RunConfig) -> Graph:
-    """The graph with the features and the split that the configuration names; itself where it has them already."""
+def with_features_and_split(graph: Graph, config: RunConfig) -> tuple[Graph, LinkSplit | None]:
+    """The graph with the features and the split that the configuration names; itself where it has them already.
+
+    Where links are predicted, it lacks those of validation and test, and features are made of what is left.
+    """
+    links = None
+    if config.task == "link-prediction":
+        links = split_links(graph, config.split or "random", config.links.eval_negatives, config.seed)
+        graph = links.graph.with_(split=None)
     if config.features != "given" or config.normalise != "none":
         graph = choose_features(graph, config.features, config.normalise, config.seed)
-    return graph if config.split is None else choose_split(graph, config.split, config.seed)
+    if links is not None:
+        return graph, replace(links, graph=graph)
+    return graph if config.split is None else choose_split(graph, config.split, config.seed), None
 
 
-def _check_task(graph: Graph) -> None:
-    if graph.y is None:
-        raise InputError(f"graph '{graph.name}' has no labels: node classification needs some")
+def _check_fits(graph: Graph, links: LinkSplit | None) -> None:
     if len(graph.features) != 1:
         raise InputError(f"graph '{graph.name}' has {len(graph.features)} node types: the methods here take one")
+    if links is not None:
+        if links.train_count == 0:
+            raise InputError(f"graph '{graph.name}' has no edge to train on in its split: choose another split")
+    elif graph.y is None:
+        raise InputError(
+            f"graph '{graph.name}' has no labels: node classification needs some (task=link-prediction needs none)"
+        )
     if graph.x is None:
         raise InputError(f"graph '{graph.name}' has no features: set features=degree or features=gaussian:64")
-    assert graph.split is not None
-    if not graph.split.train.any():
-        raise InputError(f"graph '{graph.name}' has no training node in its split: choose another split")
+    if links is None:
+        assert graph.split is not None
+        if not graph.split.train.any():
+            raise InputError(f"graph '{graph.name}' has no training node in its split: choose another split")
 
 
 def as_cut(config: RunConfig, parts: Partition, asked: Collection[str] = ()) -> RunConfig:
@@ -175,7 +229,7 @@ def as_cut(config: RunConfig, parts: Partition, asked: Collection[str] = ()) -> 
     Raises InputError where it asks for others: by an option that is not the method's usual one, or by one of those
     `asked` for by hand, whose value counts even where it is the usual one.
     """
-    usual = base_options(config.method)
+    usual = base_options(config.method, config.task)
     found = {
         "partition.by": ("given", parts.by),
         "partition.parts": (parts.num_parts,),

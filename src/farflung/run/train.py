@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,20 @@ import torch
 from farflung import __version__
 from farflung.errors import InputError
 from farflung.graph import Graph
+from farflung.graph.links import LinkSplit
 from farflung.graph.store import save_graph
 from farflung.methods.base import Journal, Keeper, Round, Setting
 from farflung.methods.presets import preset
-from farflung.nn import Encoder
+from farflung.nn.model import Model
 from farflung.partition import Partition
 from farflung.partition.diagnosis import partition_warnings
 from farflung.partition.store import StoredShards
 from farflung.run.config import RunConfig, flatten, resolve
-from farflung.run.evaluator import Evaluator
+from farflung.run.evaluator import Evaluator, evaluator_for, predict
 from farflung.run.folder import GRAPH, LEDGER, PARTITION, RunFolder
-from farflung.run.predict import Predictions, predictions
+from farflung.run.predict import Predictions
 from farflung.run.progress import FolderJournal, Journals, MemoryJournal
-from farflung.run.source import Source, prepare
+from farflung.run.source import Source, prepare, uncut
 from farflung.team import Clock, FaultPlan, Ledger, parse_profile
 from farflung.team.local import LocalTeam
 from farflung.trainer import TrainerSpec
@@ -45,7 +47,7 @@ class Run:
     """Resolved: trains the same again."""
     metrics: dict[str, Any]
     """What metrics.json holds."""
-    model: Encoder
+    model: Model
     """With the chosen weights."""
     ledger: Ledger
     history: list[Round]
@@ -65,10 +67,9 @@ class Run:
         return dict(self.metrics["val"])
 
     def predict(self) -> Predictions:
-        """Predictions for every node, by original id."""
+        """Predictions for every node, by original id. Raises InputError where links are predicted."""
         with cpu_threads(self.config.threads):
-            logits = Evaluator(self.graph, trainer_spec(self.config, self.graph)).logits(self.model.state_dict())
-        return predictions(self.graph, logits)
+            return predict(self.graph, trainer_spec(self.config, self.graph), self.model.state_dict())
 
 
 def train(
@@ -187,7 +188,7 @@ class _Work:
     source: Source
     spec: TrainerSpec
     evaluator: Evaluator
-    model: Encoder
+    model: Model
     keeper: Keeper
     team: LocalTeam
     start: float
@@ -198,9 +199,10 @@ class _Work:
         """Model, evaluator and team for `source`; close the team in the end."""
         config = source.config
         assert config.metric is not None
-        spec = trainer_spec(config, source.graph)
-        evaluator = Evaluator(source.graph, spec)
+        spec = trainer_spec(config, source.graph, source.links)
+        evaluator = evaluator_for(source.graph, spec, source.links)
         model = spec.build_model()
+        procedure = preset(config.method).procedure
         keeper = Keeper(config.metric, last={name: w.clone() for name, w in model.state_dict().items()})
         team = LocalTeam(
             source.partition.shards,
@@ -209,14 +211,17 @@ class _Work:
             link=parse_profile(config.link),
             faults=faults,
             clock=clock,
-            colocated=preset(config.method).procedure.whole,
+            colocated=procedure.whole,
+            whole=(lambda: uncut(source.graph).shards[0]) if procedure.server_trains else None,
         )
         return cls(source, spec, evaluator, model, keeper, team, start)
 
     def train(self, journal: Journal) -> dict[str, Any]:
         """Run the method and put the chosen weights into the model; its scores."""
         config = self.source.config
-        setting = Setting(self.team, self.model, journal, self.keeper, config.optim, config.train)
+        setting = Setting(
+            self.team, self.model, journal, self.keeper, config.optim, config.train, deal=lru_cache(1)(self.source.deal)
+        )
         preset(config.method).procedure.load()(setting)
         self.model.load_state_dict(self.keeper.chosen(config.train.keep))
         return {
@@ -241,6 +246,7 @@ class _Work:
             },
             "best_round": self.keeper.best_round,
             "parameters": sum(p.numel() for p in self.model.parameters()),
+            "links": None if self.source.links is None else link_counts(self.source.links),
             "complete": complete,
         }
 
@@ -266,19 +272,37 @@ class _Work:
                 error.add_note(f"{failure}")
 
 
-def trainer_spec(config: RunConfig, graph: Graph) -> TrainerSpec:
-    """What every trainer must know, and what builds the model again."""
+def link_counts(links: LinkSplit) -> dict[str, Any]:
+    """How many links there are of each set, against how many negatives each."""
+    return {
+        "train": links.train_count,
+        "val": links.val.count,
+        "test": links.test.count,
+        "negatives": links.test.negatives.shape[1],
+        "directed": links.directed,
+    }
+
+
+def trainer_spec(config: RunConfig, graph: Graph, links: LinkSplit | None = None) -> TrainerSpec:
+    """What every trainer must know, and what builds the model again. `links`: those to be predicted, if any."""
     procedure = preset(config.method).procedure
+    nodes = config.task == "node-classification"
+    types = [graph.edge_type, *(() if links is None else (links.val.relation, links.test.relation))]
     return TrainerSpec(
         target=procedure.trainer,
         model=config.model,
         optim=config.optim,
         num_features=graph.num_features,
-        num_classes=graph.num_classes,
-        multilabel=graph.multilabel,
+        num_classes=graph.num_classes if nodes else 0,
+        multilabel=graph.multilabel and nodes,
         heads=procedure.heads,
         seed=config.seed,
         dtype=config.dtype,
+        task=config.task,
+        links=config.links,
+        sample=config.sample,
+        directed=links is not None and links.directed,
+        num_relations=1 + max(0 if some is None else int(some.max(initial=0)) for some in types),
     )
 
 
@@ -329,7 +353,7 @@ def _keep_given(folder: RunFolder, source: Source, given: Graph | Partition | No
     return source.with_config(source.config.replace(graph=str(path)))
 
 
-def manifest(source: Source, spec: TrainerSpec, model: Encoder, faults: str) -> dict[str, Any]:
+def manifest(source: Source, spec: TrainerSpec, model: Model, faults: str) -> dict[str, Any]:
     """What has to be known of a run beside its configuration."""
     return {
         "tools": {"farflung": __version__, "torch": torch.__version__, "numpy": np.__version__},

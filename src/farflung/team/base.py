@@ -50,9 +50,41 @@ class Team(ABC):
         Returns the answers to `send` without their arrays: who sent, and who is missing. Raises as `call` does.
         """
 
+    def fetch(
+        self, ask: Mapping[int, Message], give: str, take: Mapping[int, Message], deadline: float | None = None
+    ) -> list[Reply]:
+        """Pull remote rows. Each trainer in `ask` answers with the row numbers that it wants, arrays named
+        `kind/owner[/...]`. The owners hear `requested` with those of each asker as `kind/asker[/...]`, then `give`,
+        which they answer with the rows under these names; askers get them as `kind/owner[/...]` with their `take`.
+
+        Numbers and rows are both metered under their kind, once, at their sender. Rows of late or dead owners are
+        missing in `take`; an asker whose numbers came late is left out. Each of the three steps may last `deadline`
+        seconds. Every trainer hears `requested` and `give`, for only the askers know the owners: one that nobody
+        asked gets no array and answers without any.
+
+        Returns one reply per trainer in their order, without arrays: whether it both asked and gave in time, else why
+        not; those to `ask` alone where none of them came in time. Raises as `call` does.
+        """
+        asked = self.exchange(ask, dict.fromkeys(range(self.size), Message("requested")), deadline)
+        here = {reply.trainer for reply in asked if reply.done}
+        if not here:
+            return asked
+        receive = {k: message for k, message in take.items() if k in here}
+        gave = self.exchange(dict.fromkeys(range(self.size), Message(give)), receive, deadline)
+        missing = {reply.trainer: reply for reply in asked if not reply.done}
+        return [missing.get(reply.trainer, reply) for reply in gave]
+
     @abstractmethod
     def evaluate(self, weights: np.ndarray) -> Mapping[str, float | None]:
         """Validation metrics of a flat weight vector on the whole graph, scored beside the trainers' clock."""
+
+    @abstractmethod
+    def at_server(self, message: Message) -> Message:
+        """Ask the server's own trainer, which holds the whole graph: nothing crosses the network but, once, all parts
+        on their way to it (`setup`). The clock goes on by its work, since everybody waits for it.
+
+        Raises FarflungError where the server holds no graph, TrainerError as `call` does.
+        """
 
     def broadcast(self, message: Message, deadline: float | None = None) -> list[Reply]:
         """`call` with one message for all."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from farflung.errors import FarflungError, TrainerError
 from farflung.partition import Shard, setup_bytes
+from farflung.seeding import derive
 from farflung.team.base import Team
 from farflung.team.clock import Clock, WallClock
 from farflung.team.faults import FaultPlan
@@ -69,11 +70,13 @@ class LocalTeam(Team):
         clock: Clock | None = None,
         colocated: bool = False,
         hand_out: bool = True,
+        whole: Callable[[], Shard] | None = None,
     ) -> None:
         """`shards`: one per trainer, opened one at a time. `score`: what `evaluate` answers.
 
         `colocated`: server, evaluator and the only trainer share a machine, so nothing crosses a network.
         `hand_out`: the shards are sent by the server (metered as `setup`), not opened by the trainers themselves.
+        `whole`: gives the uncut graph as one shard, for methods whose server trains too; None: it holds no graph.
         """
         if colocated and len(shards) != 1:
             raise FarflungError("a co-located team has one trainer: give it one shard")
@@ -88,6 +91,8 @@ class LocalTeam(Team):
         self._clock = clock or WallClock()
         self._colocated = colocated
         self._hand_out = hand_out
+        self._whole = whole
+        self._own: Trainer | None = None
         self._now = 0.0
         self._trainers: dict[int, Trainer] = {}
         self._clocks: dict[int, _OwnClock] = {}
@@ -158,6 +163,29 @@ class LocalTeam(Team):
         if not self._colocated:
             self.ledger.add(self.round, self.phase, "evaluation", SERVER, EVALUATOR, weights.nbytes)
         return self._score(weights)
+
+    def at_server(self, message: Message) -> Message:
+        if self._own is None:
+            self._own = self._server_trainer()
+        start = self._clock.now()
+        try:
+            answer = self._own.handle(message)
+        except Exception as error:
+            raise TrainerError(
+                f"the server failed in round {self.round} on '{message.verb}': {type(error).__name__}: {error}"
+            ) from error
+        self._now += self._clock.now() - start
+        return answer
+
+    def _server_trainer(self) -> Trainer:
+        """A trainer on the whole graph beside the server; every part goes there, once."""
+        if self._whole is None:
+            raise FarflungError("the server of this team holds no graph: give the team the whole of it")
+        if not self._colocated:
+            sizes = np.array([setup_bytes(shard) for shard in self._shards], dtype=np.int64)
+            self.ledger.add(self.round, self.phase, "setup", np.arange(self.size), np.full(self.size, SERVER), sizes)
+        spec = self._spec.model_copy(update={"seed": derive(self._spec.seed, "server")})
+        return spec.build_trainer(self._whole(), self._clock)
 
     def _deliver(
         self, messages: Mapping[int, Message], deadline: float | None, from_peers: bool = False

@@ -1,0 +1,324 @@
+"""Neighbour sampling for mini-batches (GraphSAGE, arXiv 1706.02216), equal for any number of threads.
+
+Every draw is a hash of (key, hop, destination, number of the draw): no generator state, and neither the order of the
+seeds nor the thread count changes a sample.
+
+Legend for shapes: N nodes, E edges, h hidden edges, R destinations, K >= R sources of a block (the first R are the
+destinations), e its edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit, prange, uint64
+
+from farflung.kernels.sparse import Pattern, SparseMatrix
+from farflung.seeding import derive
+
+_ALL = np.int64(-1)
+_STAMPS = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The edges that one layer aggregates over: a bipartite graph in CSR by destination."""
+
+    nodes: np.ndarray
+    """int64 [K], the sources' ids in the sampled graph, each once."""
+    indptr: np.ndarray
+    """int64 [R + 1]."""
+    indices: np.ndarray
+    """int32 [e], the edges' sources as positions in `nodes`."""
+    edges: np.ndarray
+    """int64 [e], positions of the edges in the sampled graph's `indices`, ascending in each row but for draws with
+    replacement."""
+
+    @property
+    def num_destinations(self) -> int:
+        return len(self.indptr) - 1
+
+
+class NeighbourSampler:
+    """Draws neighbourhoods from one graph, some of whose edges may be hidden for a while.
+
+    Attributes:
+        hidden: int64 [h], positions in `indices` of the hidden edges, ascending.
+        hidden_in: int32 [N], number of hidden in-edges of each node.
+    """
+
+    def __init__(self, indptr: np.ndarray, indices: np.ndarray) -> None:
+        """CSR by destination: `indptr` int64 [N + 1], `indices` int32 or int64 [E], ascending in each row.
+
+        Raises ValueError where N is 2^31 or more.
+        """
+        self.indptr = np.ascontiguousarray(indptr, dtype=np.int64)
+        self.indices = np.ascontiguousarray(indices)
+        num_nodes = len(self.indptr) - 1
+        if num_nodes >= _STAMPS:
+            raise ValueError(f"{num_nodes} nodes are too many to sample from: the limit is {_STAMPS - 1}")
+        self.hidden = np.empty(0, dtype=np.int64)
+        self.hidden_in = np.zeros(num_nodes, dtype=np.int32)
+        self._hidden_from = np.zeros(num_nodes, dtype=np.int32)
+        self._bereft = np.empty(0, dtype=np.int64)
+        # A node's place in `nodes` of the current call is its label less the call's stamp; lower labels are old.
+        self._label = np.full(num_nodes, -1, dtype=np.int32)
+        self._stamp = 0
+
+    def hide(self, sources: np.ndarray, destinations: np.ndarray) -> None:
+        """Take the edges source -> destination, all copies of each, out of the graph until the next call.
+
+        `sources`, `destinations` int64 [k]; pairs that are no edge are ignored, and k = 0 brings every edge back.
+        Raises ValueError where an id is no node.
+        """
+        sources, destinations = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
+        self._check(sources)
+        self._check(destinations)
+        self.hidden_in[self._bereft] = 0
+        first, copies = _find(self.indptr, self.indices, sources, destinations)
+        found = np.flatnonzero(copies)
+        first, place = np.unique(first[found], return_index=True)  # ascending, thus by destination
+        copies, self._bereft = copies[found[place]], destinations[found[place]]
+        self.hidden = _hide(first, copies, self._bereft, self.hidden_in, self._hidden_from)
+
+    def blocks(self, seeds: np.ndarray, fanouts: Sequence[int | None], key: int, replace: bool = False) -> list[Block]:
+        """The sampled neighbourhood of `seeds`, a block per layer, the first layer's first.
+
+        The destinations of the last block are the seeds; those of any other block are the sources of the next one.
+
+        Args:
+            seeds: int64 [R], unique.
+            fanouts: in-edges to draw for each destination of a layer, the first layer's first; None: all of them.
+            key: names the draw. One key gives one sample.
+            replace: without replacement, a node with no more in-edges than the fan-out gives all of them; with
+                replacement, a node with any in-edge gives as many as the fan-out.
+
+        Raises:
+            ValueError: where seeds repeat or are no nodes, or a fan-out is below 1.
+        """
+        nodes = np.ascontiguousarray(seeds, dtype=np.int64)
+        self._check(nodes)
+        if any(fanout is not None and fanout < 1 for fanout in fanouts):
+            raise ValueError(f"fan-outs must be 1 or more, found {list(fanouts)}")
+        stamp = self._next_stamp()
+        self._stamp += len(nodes)
+        if not _label(nodes, self._label, stamp):
+            raise ValueError("seeds must be unique")
+        found: list[Block] = []
+        for hop, fanout in enumerate(reversed(fanouts)):
+            indptr, edges, indices = _sample(
+                self.indptr,
+                self.indices,
+                self.hidden,
+                self.hidden_in,
+                self._hidden_from,
+                nodes,
+                _ALL if fanout is None else np.int64(fanout),
+                np.uint64(derive(key, "hop", hop)),
+                replace,
+            )
+            room = np.empty(min(len(self._label), len(nodes) + len(edges)), dtype=np.int64)
+            room[: len(nodes)] = nodes
+            self._stamp = stamp + len(room)
+            count = _relabel(indices, self._label, stamp, room, len(nodes))
+            nodes = room[:count]
+            self._stamp = stamp + count
+            found.append(Block(nodes, indptr, indices, edges))
+        return found[::-1]
+
+    def _next_stamp(self) -> int:
+        """A number above every label, with room for N more below 2^31."""
+        if self._stamp + len(self._label) > _STAMPS:
+            self._label.fill(-1)
+            self._stamp = 0
+        return self._stamp
+
+    def _check(self, nodes: np.ndarray) -> None:
+        if len(nodes) and not 0 <= nodes.min() <= nodes.max() < len(self._label):
+            raise ValueError(f"nodes must be 0 to {len(self._label) - 1}, found {nodes.min()} to {nodes.max()}")
+
+
+@njit(inline="always")
+def _mix(x):  # type: ignore[no-untyped-def]
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
+    return x ^ (x >> uint64(31))
+
+
+@njit(inline="always")
+def _below(stream, draw, limit):  # type: ignore[no-untyped-def]
+    """Draw number `draw` of a stream, uniform over 0 .. limit - 1."""
+    bits = _mix(stream + uint64(draw + 1) * uint64(0x9E3779B97F4A7C15)) >> uint64(11)
+    return np.int64(np.float64(np.int64(bits)) * 2.0**-53 * np.float64(limit))
+
+
+@njit
+def _choose(out, at, degree, count, stream):  # type: ignore[no-untyped-def]
+    """Write a uniform subset of `count` numbers below `degree`, ascending, to `out[at : at + count]`."""
+    if count * count >= 8 * degree:
+        # Selection sampling (Knuth, TAOCP 3.4.2, algorithm S): a draw per number below `degree`.
+        taken, i = 0, 0
+        while taken < count:
+            out[at + taken] = i
+            taken += _below(stream, i, degree - i) < count - taken
+            i += 1
+        return
+    # Floyd (Bentley and Floyd, CACM 30(9), 1987): a draw per number taken, each put in its place.
+    for j in range(count):
+        last = degree - count + j
+        pick = _below(stream, j, last + 1)
+        place = at + j
+        while place > at and out[place - 1] > pick:
+            place -= 1
+        if place > at and out[place - 1] == pick:
+            out[at + j] = last
+            continue
+        for i in range(at + j, place, -1):
+            out[i] = out[i - 1]
+        out[place] = pick
+
+
+@njit
+def _visible(number, start, hidden, first, count):  # type: ignore[no-untyped-def]
+    """Position of visible edge `number` of the row that begins at `start`: past the hidden edges before it."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if hidden[first + middle] - start - middle <= number:
+            low = middle + 1
+        else:
+            high = middle
+    return start + number + low
+
+
+@njit(parallel=True, cache=True)
+def _sample(indptr, indices, hidden, hidden_in, hidden_from, nodes, fanout, key, replace):  # type: ignore[no-untyped-def]
+    """In-edges of `nodes` [R]: indptr [R + 1], positions in `indices` [e], and the sources themselves, int32 [e]."""
+    num_rows = len(nodes)
+    any_hidden = len(hidden) > 0
+    starts = np.empty(num_rows, dtype=np.int64)
+    degrees = np.empty(num_rows, dtype=np.int64)
+    out_indptr = np.empty(num_rows + 1, dtype=np.int64)
+    out_indptr[0] = 0
+    for i in prange(num_rows):
+        v = nodes[i]
+        starts[i] = indptr[v]
+        degree = indptr[v + 1] - indptr[v]
+        if any_hidden:
+            degree -= hidden_in[v]
+        degrees[i] = degree
+        count = degree
+        if fanout >= 0 and (degree > fanout or (replace and degree > 0)):
+            count = fanout
+        out_indptr[i + 1] = count
+    for i in range(num_rows):
+        out_indptr[i + 1] += out_indptr[i]
+    edges = np.empty(out_indptr[num_rows], dtype=np.int64)
+    for i in prange(num_rows):
+        at, count, degree = out_indptr[i], out_indptr[i + 1] - out_indptr[i], degrees[i]
+        v = nodes[i]
+        stream = _mix(key ^ _mix(uint64(v) + uint64(0x9E3779B97F4A7C15)))
+        if replace and fanout >= 0:
+            for j in range(count):
+                edges[at + j] = _below(stream, j, degree)
+        elif count < degree:
+            _choose(edges, at, degree, count, stream)
+        else:
+            for j in range(count):
+                edges[at + j] = j
+        if any_hidden and hidden_in[v] > 0:
+            for j in range(count):
+                edges[at + j] = _visible(edges[at + j], starts[i], hidden, hidden_from[v], hidden_in[v])
+        else:
+            for j in range(count):
+                edges[at + j] += starts[i]
+    sources = np.empty(len(edges), dtype=np.int32)
+    for e in prange(len(edges)):
+        sources[e] = indices[edges[e]]
+    return out_indptr, edges, sources
+
+
+@njit(cache=True)
+def _label(nodes, label, stamp):  # type: ignore[no-untyped-def]
+    """Label `nodes` by their places; False where one repeats."""
+    for i in range(len(nodes)):
+        if label[nodes[i]] >= stamp:
+            return False
+        label[nodes[i]] = stamp + i
+    return True
+
+
+@njit(cache=True)
+def _relabel(sources, label, stamp, nodes, count):  # type: ignore[no-untyped-def]
+    """Replace ids by places in `nodes`, whose first `count` are known; new ones follow as they are first seen."""
+    for e in range(len(sources)):
+        v = sources[e]
+        if label[v] < stamp:
+            label[v] = stamp + count
+            nodes[count] = v
+            count += 1
+        sources[e] = label[v] - stamp
+    return count
+
+
+@njit(parallel=True, cache=True)
+def _find(indptr, indices, sources, destinations):  # type: ignore[no-untyped-def]
+    """For each pair the position of its first copy in `indices`, and how many copies follow one another; int64 [k]."""
+    first = np.empty(len(sources), dtype=np.int64)
+    copies = np.empty(len(sources), dtype=np.int64)
+    for i in prange(len(sources)):
+        low, end = indptr[destinations[i]], indptr[destinations[i] + 1]
+        high = end
+        while low < high:
+            middle = (low + high) >> 1
+            if indices[middle] < sources[i]:
+                low = middle + 1
+            else:
+                high = middle
+        first[i] = low
+        while high < end and indices[high] == sources[i]:
+            high += 1
+        copies[i] = high - low
+    return first, copies
+
+
+@njit(cache=True)
+def _hide(first, copies, destinations, hidden_in, hidden_from):  # type: ignore[no-untyped-def]
+    """Note ranges of hidden edges, ascending, at their destinations; the positions of all of them, int64 [h]."""
+    hidden = np.empty(copies.sum(), dtype=np.int64)
+    at = 0
+    for i in range(len(first)):
+        v = destinations[i]
+        if hidden_in[v] == 0:
+            hidden_from[v] = at
+        hidden_in[v] += copies[i]
+        for j in range(copies[i]):
+            hidden[at] = first[i] + j
+            at += 1
+    return hidden
+
+
+def take_rows(matrix: SparseMatrix, index: np.ndarray) -> SparseMatrix:
+    """The rows `index` (int64 [k], in range) of a sparse matrix, in that order: `matrix.rows` at the cost of k rows."""
+    pattern = matrix.pattern
+    indptr, indices, values = _take_rows(pattern.indptr, pattern.indices, matrix.values, index)
+    return SparseMatrix(Pattern(indptr, indices, matrix.shape[1]), values)
+
+
+@njit(parallel=True, cache=True)
+def _take_rows(indptr, indices, values, index):  # type: ignore[no-untyped-def]
+    out_indptr = np.empty(len(index) + 1, dtype=np.int64)
+    out_indptr[0] = 0
+    for i in range(len(index)):
+        out_indptr[i + 1] = out_indptr[i] + indptr[index[i] + 1] - indptr[index[i]]
+    out_indices = np.empty(out_indptr[-1], dtype=indices.dtype)
+    out_values = np.empty(out_indptr[-1], dtype=values.dtype)
+    for i in prange(len(index)):
+        shift = indptr[index[i]] - out_indptr[i]
+        for e in range(out_indptr[i], out_indptr[i + 1]):
+            out_indices[e] = indices[e + shift]
+            out_values[e] = values[e + shift]
+    return out_indptr, out_indices, out_values

@@ -1,0 +1,146 @@
+"""Exact inference over a whole graph, layer by layer, in memory bounded by a chunk of rows.
+
+Legend for shapes: N nodes, R rows of a chunk, F width of a layer's input, O of its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias, cast
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from farflung.errors import InputError
+from farflung.graph import FeatureBlock, Graph
+from farflung.kernels import Pattern, SparseMatrix
+from farflung.nn.adjacency import Aggregation, graph_adjacency
+from farflung.nn.convs import Factor, Gathered
+from farflung.nn.encoder import Encoder, Layer
+from farflung.nn.features import features_as_factor, numpy_dtype
+
+EDGES_PER_ROW = 64
+"""A chunk has at most this many edges for each row that it may hold, unless it is a single row."""
+
+Input: TypeAlias = "FeatureBlock | torch.Tensor"
+"""What a layer reads, [N, F]: features as they lie in the graph, or the layer before's embeddings."""
+
+
+class Inference:
+    """Embeds every node of a graph exactly, all of them by one layer before the next.
+
+    A graph of more than one chunk needs, beside its own arrays and its matrix: a layer's input and output; the
+    product [N, O] with the weights where a layer multiplies before it aggregates (it does where O < F); and what one
+    chunk gathers. Features are then converted chunk by chunk, or as a whole where O >= F.
+    """
+
+    def __init__(self, aggregation: Aggregation, graph: Graph, dtype: torch.dtype, chunk: int = 65536) -> None:
+        """`aggregation` and `dtype`: those of the encoders to come; `chunk`: rows at a time (>= 1).
+
+        Raises InputError where `graph` has no features.
+        """
+        if graph.x is None:
+            raise InputError(f"graph '{graph.name}' has no features: pass --features degree or gaussian:64")
+        self.matrix = graph_adjacency(aggregation, graph, numpy_dtype(dtype))
+        self.chunks = row_chunks(graph.indptr, chunk, EDGES_PER_ROW * chunk)
+        self._x = graph.x
+        self._dtype = dtype
+        self._at_once = graph.num_nodes <= chunk
+        self._prepared: tuple[object, Gathered] | None = None
+
+    @torch.no_grad()
+    def embed(self, encoder: Encoder, layers: int | None = None) -> torch.Tensor:
+        """The last layer's output for every node, [N, O], in the order of the graph, without dropout and autograd.
+
+        `layers`: how many of them, from the first (>= 1); None: all. All of them together equal `encoder.infer` on
+        the whole matrix: to the bit where N <= `chunk`, otherwise but for rounding.
+        """
+        if self._at_once and layers is None:
+            return encoder.infer(self.matrix, self._gathered(encoder))
+        h: Input = self._x
+        for layer in encoder.layers[:layers]:
+            h = self._embed(layer, h)
+        return cast("torch.Tensor", h)
+
+    def _gathered(self, encoder: Encoder) -> Gathered:
+        """What `encoder.prepare` gathers; it depends on no weight, so the next encoder of this kind uses it again."""
+        kind = (type(encoder.layers[0].conv), encoder.dropout == 0)
+        if self._prepared is None or self._prepared[0] != kind:
+            self._prepared = kind, encoder.prepare(self.matrix, features_as_factor(self._x, self._dtype))
+        return self._prepared[1]
+
+    def _embed(self, layer: Layer, h: Input) -> torch.Tensor:
+        """One layer's embeddings of all nodes, [N, O], from its input [N, F]."""
+        conv = layer.conv
+        width, out_width = conv.weights[0].shape
+        factor: Factor
+        if out_width < width or self.matrix is None:
+            factor = cast("torch.Tensor", _MultipliedFirst(h, self._dtype, self.chunks))
+        else:
+            factor = _as_dense(h, self._dtype)
+        out = torch.empty(h.shape[0], out_width, dtype=self._dtype)
+        for rows in self.chunks:
+            matrix = None if self.matrix is None else _matrix_rows(self.matrix, rows)
+            own = _input_rows(h, rows, self._dtype) if conv.reads_own else None
+            out[rows] = layer.hidden(conv.aggregate(matrix, factor, own))
+        return out
+
+
+class _MultipliedFirst:
+    """A layer's input that stands in a `Product` as its factor and that all chunks multiply by the weights together.
+
+    The product [N, O] is formed once, when first asked for, from one chunk of rows at a time.
+    """
+
+    def __init__(self, h: Input, dtype: torch.dtype, chunks: Sequence[slice]) -> None:
+        self.shape = h.shape
+        self._h, self._dtype, self._chunks = h, dtype, chunks
+        self._product: torch.Tensor | None = None
+
+    def __matmul__(self, weight: torch.Tensor) -> torch.Tensor:
+        if self._product is None:
+            self._product = torch.empty(self.shape[0], weight.shape[1], dtype=self._dtype)
+            for rows in self._chunks:
+                self._product[rows] = _input_rows(self._h, rows, self._dtype) @ weight
+        return self._product
+
+
+def row_chunks(indptr: np.ndarray, max_rows: int, max_edges: int) -> list[slice]:
+    """Consecutive row ranges that cover a CSR matrix, each of at most so many rows and entries, or of one row."""
+    chunks, start, num_rows = [], 0, len(indptr) - 1
+    while start < num_rows:
+        within = int(np.searchsorted(indptr, indptr[start] + max_edges, side="right")) - 1
+        stop = max(start + 1, min(start + max_rows, within, num_rows))
+        chunks.append(slice(start, stop))
+        start = stop
+    return chunks
+
+
+def _matrix_rows(matrix: SparseMatrix, rows: slice) -> SparseMatrix:
+    """A row range as a matrix of its own, [R, K], that shares columns and values."""
+    pattern = matrix.pattern
+    indptr = pattern.indptr[rows.start : rows.stop + 1]
+    entries = slice(int(indptr[0]), int(indptr[-1]))
+    return SparseMatrix(Pattern(indptr - indptr[0], pattern.indices[entries], matrix.shape[1]), matrix.values[entries])
+
+
+def _input_rows(h: Input, rows: slice, dtype: torch.dtype) -> Factor:
+    """A row range of a layer's input as a factor in `dtype`, [R, F]."""
+    if isinstance(h, torch.Tensor):
+        return h[rows]
+    if isinstance(h, np.ndarray):
+        return features_as_factor(h[rows], dtype)
+    indptr = h.indptr[rows.start : rows.stop + 1]
+    entries = slice(int(indptr[0]), int(indptr[-1]))
+    pattern = Pattern(indptr - indptr[0], h.indices[entries], h.shape[1])
+    return SparseMatrix(pattern, h.data[entries].astype(numpy_dtype(dtype)))
+
+
+def _as_dense(h: Input, dtype: torch.dtype) -> torch.Tensor:
+    """A layer's input as a dense tensor [N, F]; shares memory where it is one in `dtype` already."""
+    if isinstance(h, torch.Tensor):
+        return h
+    if sp.issparse(h):
+        h = SparseMatrix.from_scipy(h, numpy_dtype(dtype)).to_scipy().toarray()
+    return torch.from_numpy(np.require(h, numpy_dtype(dtype), ["C", "W"]))
