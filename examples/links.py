@@ -26,7 +26,7 @@ links = run.metrics["links"]
 print(f"{links['train']} pairs to learn from, {links['test']} to find, each among {links['negatives']} negatives")
 print(f"mean reciprocal rank: test {run.test['mrr']:.3f}, validation {run.val['mrr']:.3f}")
 print(f"found in the first ten: {run.test['hits@10']:.0%}")
-print(f"sent for training: {run.ledger.training() / 1e6:.1f} MB, all of it weights: {run.ledger.by_kind()['weights']}")
+print(f"sent for training: {run.ledger.training() / 1e6:.1f} MB, all of it weights")
 
 # The same with one trainer that holds the whole graph.
 whole = farflung.train(graph, method="centralised", **options)

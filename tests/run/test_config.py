@@ -10,6 +10,7 @@ from farflung.methods.config import Seconds, Steps
 from farflung.methods.presets import PRESETS, preset, users_of
 from farflung.run.config import (
     OPTIONS,
+    TASKS,
     RunConfig,
     base_options,
     flatten,
@@ -49,23 +50,41 @@ def test_seed_is_the_runs_own_not_the_partitions():
     assert (config.seed, config.partition.seed) == (3, 4)
 
 
-@pytest.mark.parametrize("method", PRESETS)
-def test_yaml_round_trip_is_exact_for_every_method(method, tmp_path):
-    given = {"graph": "cora", "method": method, "lr": 1e-3, "time_limit": "1.5min", "interval": "2s", "seed": 7}
-    if not preset(method).uses_option("train.interval"):
-        del given["interval"]
+WHAT_CAN = [(method, task) for method, one in PRESETS.items() for task in one.tasks]
+
+
+@pytest.mark.parametrize(("method", "task"), WHAT_CAN)
+def test_yaml_round_trip_is_exact_for_every_method_and_task(method, task, tmp_path):
+    given = {"graph": "cora", "method": method, "task": task, "lr": 1e-3, "time_limit": "1.5min", "seed": 7}
+    if method != "retexo":
+        given["interval"] = "2s"
     config = resolve(given)
+    assert config.task == task
     assert RunConfig(**yaml.safe_load(config.to_yaml())) == config
     path = tmp_path / "config.yaml"
     path.write_text(config.to_yaml())
     assert resolve({}, file=read_yaml(path)) == config
 
 
+@pytest.mark.parametrize(("method", "task"), WHAT_CAN)
+def test_printed_presets_are_complete_and_can_be_read_back(method, task):
+    printed = yaml.safe_load(preset_yaml(method, task))
+    same = resolve({"graph": "digits", "method": method, "task": task})
+    assert resolve({"graph": "digits"}, file=flatten(printed)) == same
+    used = {path for path in OPTIONS if preset(method).uses_option(path)} - {"graph"}
+    if task != "link-prediction":
+        used = {path for path in used if not path.startswith("links.")}
+    assert set(flatten(printed)) == used
+    if task == preset(method).tasks[0]:
+        assert preset_yaml(method) == preset_yaml(method, task)
+
+
 @pytest.mark.parametrize("method", PRESETS)
-def test_printed_presets_are_complete_and_can_be_read_back(method):
-    printed = yaml.safe_load(preset_yaml(method))
-    assert resolve({"graph": "digits"}, file=flatten(printed)) == resolve({"graph": "digits", "method": method})
-    assert set(flatten(printed)) == {path for path in OPTIONS if preset(method).uses_option(path)} - {"graph"}
+def test_a_method_is_refused_the_tasks_that_it_cannot_do(method):
+    for task in set(TASKS) - set(preset(method).tasks):
+        able = ", ".join(name for name, other in WHAT_CAN if other == task)
+        message = refused(f"method '{method}' cannot do task '{task}'", {"graph": "g", "method": method, "task": task})
+        assert message.endswith(able)
 
 
 def test_presets_name_only_options_that_exist_and_that_they_use():
@@ -77,11 +96,40 @@ def test_presets_name_only_options_that_exist_and_that_they_use():
 
 def test_compared_methods_share_model_optimiser_and_budget():
     reference = base_options("retexo")
-    for method in ("centralised", "random-tma", "super-tma", "psgd-pa"):
+    for method in ("centralised", "random-tma", "super-tma", "psgd-pa", "llcg"):
         mine = base_options(method)
         for path in reference:
             if path.startswith(("model.", "optim.")) or path == "train.steps":
                 assert mine[path] == reference[path], (method, path)
+
+
+def test_compared_methods_share_all_but_the_parts_where_links_are_predicted():
+    reference = base_options("centralised", "link-prediction")
+    assert (reference["model.encoder"], reference["optim.clip"], reference["sample.batch"]) == ("sage", 1.0, 4096)
+    for method in ("random-tma", "super-tma", "psgd-pa", "llcg"):
+        mine = base_options(method, "link-prediction")
+        differing = {path for path in reference if mine[path] != reference[path]}
+        assert all(path == "method" or path.startswith("partition.") for path in differing)
+
+
+@pytest.mark.parametrize(
+    ("method", "split", "batch", "hidden"),
+    [
+        ("super-tma-citation2", "given", 65_536, 256),
+        ("super-tma-reddit", "directed:0.998/0.001/0.001", 131_072, 256),
+        ("super-tma-mag240m", None, 4096, 64),
+    ],
+)
+def test_the_papers_presets_have_the_published_constants(method, split, batch, hidden):
+    config = resolve({"graph": "g", "method": method})
+    assert (config.task, config.split, config.model.hidden) == ("link-prediction", split, hidden)
+    assert (config.model.encoder, config.model.layers, config.model.activation) == ("sage", 2, "prelu")
+    assert (config.sample.fanouts, config.sample.batch) == ((10, 25), batch)
+    assert (config.train.interval, config.train.time_limit) == (Seconds(s=120.0), 4 * 3600)
+    assert (config.partition.by, config.partition.parts, config.partition.clusters) == ("supernode", 3, 15_000)
+    assert (config.optim.lr, config.optim.clip, config.optim.clip_from) == (1e-3, 1.0, 2)
+    assert (config.links.decoder, config.links.eval_negatives, config.links.per_positive) == ("mlp", 1000, 1)
+    assert (config.links.negatives, config.links.mask_targets) == ("local", False)
 
 
 def test_the_classic_preset_has_the_published_constants():
@@ -131,7 +179,7 @@ def test_a_missing_graph_is_said():
 def test_an_option_that_the_method_does_not_use_is_an_error_naming_those_that_do():
     message = refused("does not use option 'partition.parts'", {"graph": "g", "method": "centralised", "parts": 3})
     assert ", ".join(users_of("partition.parts")) in message
-    refused("does not use option 'train.interval'", {"graph": "g", "method": "retexo", "interval": "5steps"})
+    refused("does not use option 'train.soup'", {"graph": "g", "method": "retexo", "soup": "true"})
 
 
 def test_a_complete_file_may_hold_unused_options_with_their_defaults_only(tmp_path):

@@ -178,7 +178,7 @@ def test_parts_in_memory_are_kept_with_the_links_in_them(tmp_path):
 @pytest.mark.parametrize("strings", [False, True])
 def test_embeddings_come_back_under_the_original_ids(strings, tmp_path):
     ids = np.array([f"node-{(7 * i) % 60:02d}" for i in range(60)]) if strings else 1000 - np.arange(60)
-    run = train(tiny().with_(ids=ids), out=tmp_path / "run", **SMALL)
+    train(tiny().with_(ids=ids), out=tmp_path / "run", **SMALL)
     embeddings = SavedRun.open(tmp_path / "run").embed()
     embeddings.save(tmp_path / "embeddings.parquet")
     table = pq.read_table(tmp_path / "embeddings.parquet")
@@ -186,9 +186,7 @@ def test_embeddings_come_back_under_the_original_ids(strings, tmp_path):
     assert table["id"].to_pylist() == ids.tolist()
     rows = np.array(table["embedding"].to_pylist(), dtype=np.float32)
     assert rows.shape == (60, 8) and np.array_equal(rows, embeddings.rows)
-    x = np.asarray(run.graph.x)
-    isolated = np.flatnonzero((np.bincount(run.graph.indices, minlength=60) == 0) & (run.graph.in_degree() == 0))
-    assert np.isfinite(rows).all() and len(x) == 60 and len(np.unique(rows, axis=0)) == 60 and len(isolated) < 60
+    assert np.isfinite(rows).all() and len(np.unique(rows, axis=0)) == 60
     with pytest.raises(InputError, match="no place for a file"):
         embeddings.save(tmp_path / "none" / "x.parquet")
 
@@ -203,7 +201,9 @@ def test_all_scores_equal_is_the_mean_of_the_best_and_the_worst_rank():
     """Equal features and no message passing: equal embeddings; 9 negatives make rank 5.5."""
     graph = tiny(x=np.ones((60, 3), dtype=np.float32))
     for decoder in ("mlp", "dot", "distmult"):
-        run = train(graph, **{**SMALL, "encoder": "mlp", "eval_negatives": 9, "links.decoder": decoder, "fanouts": "full"})
+        run = train(
+            graph, **{**SMALL, "encoder": "mlp", "eval_negatives": 9, "links.decoder": decoder, "fanouts": "full"}
+        )
         assert run.test["mrr"] == pytest.approx(1 / 5.5, abs=1e-12)
         assert (run.test["hits@1"], run.test["hits@10"], run.test["roc_auc"]) == (0, 1, 0.5)
 
@@ -304,7 +304,12 @@ def test_a_type_that_occurs_in_the_test_alone_is_scored(split, tmp_path):
     ends = source, (source + rng.integers(1, 40, 200)) % 40
     column = np.where(types == 2, 2, np.arange(200) % 2 * (np.arange(200) % 20 == 1))
     graph = Graph.from_edges(
-        *ends, num_nodes=40, edge_type=types, edge_columns={"split": column}, x=np.eye(40, dtype=np.float32), name="typed"
+        *ends,
+        num_nodes=40,
+        edge_type=types,
+        edge_columns={"split": column},
+        x=np.eye(40, dtype=np.float32),
+        name="typed",
     )
     changes = {**SMALL, "links.decoder": "distmult", "split": split}
     run = train(graph, out=tmp_path / "run", **changes)
@@ -317,7 +322,9 @@ def test_a_type_that_occurs_in_the_test_alone_is_scored(split, tmp_path):
 
 def test_a_graph_file_of_which_only_the_links_count(tmp_path):
     save_graph(tiny(x=None), tmp_path / "g.npz")
-    run = train(str(tmp_path / "g.npz"), out=tmp_path / "run", **{**SMALL, "features": "degree", "method": "centralised"})
+    run = train(
+        str(tmp_path / "g.npz"), out=tmp_path / "run", **{**SMALL, "features": "degree", "method": "centralised"}
+    )
     assert SavedRun.open(tmp_path / "run").evaluate()["test"] == run.test
     save_graph(tiny(62, x=None), tmp_path / "g.npz")
     with pytest.raises(InputError, match="have changed"):

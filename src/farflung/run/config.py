@@ -291,9 +291,9 @@ def _check_task(config: RunConfig, paths: Sequence[str]) -> None:
         raise InputError(
             f"option 'sample.fanouts' has {len(fanouts)} numbers for {layers} layers: give one per layer, or 'full'"
         )
-    if config.train.redeal and config.partition.by not in ("random", "supernode"):
+    if config.train.redeal and config.partition.by == "mincut":  # how given parts came about, their folder says
         raise InputError(
-            f"option 'train.redeal' needs parts that are drawn, not partition.by={config.partition.by}: "
+            "option 'train.redeal' needs parts that are drawn, not partition.by=mincut: "
             "set partition.by=random or supernode"
         )
 

@@ -69,11 +69,6 @@ def prepare(config: RunConfig, given: Graph | Partition | None = None, asked: Co
     if preset(config.method).procedure.whole:
         return Source(config, graph, uncut(graph), print_of, 0.0, found.links)
     if found.parts is not None:
-        if config.train.redeal and found.parts.by not in ("random", "supernode"):
-            raise InputError(
-                f"option 'train.redeal' needs parts that are drawn, and those of '{config.graph}' are "
-                f"'{found.parts.by}': set it to 0"
-            )
         return Source(config, graph, recut(found.parts, found.raw, graph), print_of, 0.0, found.links)
     parts, seconds = cut(graph, config)
     return Source(config, graph, parts, print_of, seconds, found.links)
@@ -105,6 +100,11 @@ def ready(config: RunConfig, given: Graph | Partition | None = None, asked: Coll
         raw, parts = as_given(given, symmetric=config.symmetric)
     if parts is not None and not preset(config.method).procedure.whole:
         config = as_cut(config, parts, asked)
+    by = config.partition.by if parts is None else parts.by
+    if config.train.redeal and by not in ("random", "supernode"):
+        raise InputError(
+            f"option 'train.redeal' needs parts that are drawn, and those of '{config.graph}' are '{by}': set it to 0"
+        )
     config = complete(config, raw)
     graph, links = with_features_and_split(raw, config)
     _check_fits(graph, links)

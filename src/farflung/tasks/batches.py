@@ -18,7 +18,7 @@ def parse_fanouts(text: object) -> tuple[int, ...] | None:
         return None
     parts = list(text) if isinstance(text, list | tuple) else re.split(r"[,/]", str(text))
     numbers = tuple(int(str(part)) if str(part).strip().isdecimal() else 0 for part in parts)
-    if min(numbers, default=0) < 1:
+    if min(numbers, default=0) < 1 or max(numbers) >= 2**31:
         raise InputError(f"'{text}' are no fan-outs: write one number per layer as '10,25', or 'full'")
     return numbers
 
