@@ -18,7 +18,7 @@ from farflung import __version__
 from farflung.cli import main
 from farflung.graph import Graph, Split
 from farflung.graph.store import save_graph
-from farflung.methods.presets import PRESETS
+from farflung.methods.presets import NODES, PRESETS
 from farflung.run.folder import RunFolder
 
 SMALL = ["--steps", "4", "--hidden", "4", "--threads", "1"]
@@ -63,7 +63,7 @@ def test_help_names_commands_and_methods(capsys):
     for command in ("train", "compare", "evaluate", "predict", "partition", "inspect", "presets", "datasets"):
         assert command in text
     assert main(["train", "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    text = "".join(capsys.readouterr().out.split())  # long names are broken at their hyphens
     assert all(name in text for name in PRESETS)
 
 
@@ -251,7 +251,7 @@ def test_an_absent_trainer_is_named_as_it_happens(blobs, capsys):
     assert "trainer 1 absent: dead" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("method", PRESETS)
+@pytest.mark.parametrize("method", [name for name, one in PRESETS.items() if NODES in one.tasks])
 def test_presets_print_yaml_that_trains(method, blobs, tmp_path, capsys):
     assert main(["presets"]) == 0
     assert method in capsys.readouterr().out

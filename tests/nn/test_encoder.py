@@ -9,8 +9,8 @@ from farflung.graph import Graph
 from farflung.kernels import Product, SparseMatrix
 from farflung.kernels.dropout import drop
 from farflung.nn import Encoder, ModelConfig, build_encoder, flat, graph_adjacency, select
+from farflung.nn.features import features_as_factor
 from farflung.seeding import derive
-from farflung.trainer import features_as_factor
 
 ENCODERS = pytest.mark.parametrize("encoder", ["gcn", "sage", "mlp"])
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}

@@ -102,7 +102,7 @@ def test_every_method_that_can_leaves_a_folder_that_scores_and_trains_the_same(m
     assert manifest["model"]["task"] == "link-prediction"
     assert manifest["graph"]["edges"] == run.graph.num_edges == 2 * (pairs - 2 * share)
     for one in (run, saved):
-        with pytest.raises(InputError, match="predicts links.*farflung embed") as error:
+        with pytest.raises(InputError, match=r"predicts links.*farflung embed") as error:
             one.predict()
         assert "\n" not in str(error.value)
 
@@ -178,8 +178,9 @@ def test_parts_in_memory_are_kept_with_the_links_in_them(tmp_path):
 @pytest.mark.parametrize("strings", [False, True])
 def test_embeddings_come_back_under_the_original_ids(strings, tmp_path):
     ids = np.array([f"node-{(7 * i) % 60:02d}" for i in range(60)]) if strings else 1000 - np.arange(60)
-    train(tiny().with_(ids=ids), out=tmp_path / "run", **SMALL)
+    run = train(tiny().with_(ids=ids), out=tmp_path / "run", **SMALL)
     embeddings = SavedRun.open(tmp_path / "run").embed()
+    assert np.array_equal(run.embed().rows, embeddings.rows) and np.array_equal(run.embed().ids, ids)
     embeddings.save(tmp_path / "embeddings.parquet")
     table = pq.read_table(tmp_path / "embeddings.parquet")
     assert table.column_names == ["id", "embedding"]
@@ -209,7 +210,7 @@ def test_all_scores_equal_is_the_mean_of_the_best_and_the_worst_rank():
 
 
 def test_scores_that_are_not_finite_are_an_error_not_the_first_rank(tmp_path):
-    with pytest.raises(FarflungError, match="not finite.*lower the learning rate"):
+    with pytest.raises(FarflungError, match=r"not finite.*lower the learning rate"):
         train(GRAPH, out=tmp_path / "run", **{**SMALL, "lr": 1e30, "interval": "1steps"})
     metrics = read_json(tmp_path / "run" / "metrics.json")
     assert metrics["complete"] is False and metrics["test"] is None

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farflung.cli import options as o
-from farflung.methods.presets import PRESETS
+from farflung.methods.presets import NODES, PRESETS
 
 if TYPE_CHECKING:
     from farflung.graph import Graph
     from farflung.run.compare import Cell
 
 METHODS = ", ".join(PRESETS)
+COMPARED = "centralised, super-tma, retexo"
+"""What `farflung compare` trains unless told."""
 
 
 def train(
@@ -116,13 +118,15 @@ def train(
 def compare(
     graph: o.GraphName,
     methods: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--methods",
             metavar="LIST",
-            help=f"Of {METHODS}, each with options of its own in brackets: 'centralised,retexo[parts=8]'.",
+            help=f"Of {METHODS}, each with options of its own in brackets: 'centralised,retexo[parts=8]'. "
+            f"Default: {COMPARED}, of these the ones that can do the task.",
+            show_default=False,
         ),
-    ] = "centralised,super-tma,retexo",
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds: 0, 1, ...")] = 1,
     out: Annotated[
         Path | None,
@@ -183,7 +187,10 @@ def compare(
             threads=threads,
             link=link,
         )
-        cells = plan(graph, parse_methods(methods), range(seeds), given, o.file_options(config))
+        file = o.file_options(config)
+        asked_task = str(given.get("task") or file.get("task") or NODES)
+        able = [name for name in COMPARED.split(", ") if asked_task in PRESETS[name].tasks]
+        cells = plan(graph, parse_methods(methods or ",".join(able) or COMPARED), range(seeds), given, file)
         journal = None if quiet or plain or not sys.stderr.isatty() else screen_journal(transient=True)
         runner = Trained(cells, journal=journal, warn=None if quiet else _warn_once())
         comparison = run_grid(

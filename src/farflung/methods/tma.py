@@ -35,6 +35,7 @@ def train(setting: Setting, correct: Correct | None = None) -> None:
     require_time(setting, "the initial weights were handed out")
     round, steps = 0, 0
     while (interval := next_interval(setting.train, steps, setting.team.now())) is not None:
+        server.redeal(round)
         setting.team.begin(round, "train")
         setting.journal.expect("train", round, rounds_of(setting.train), seconds_of(interval))
         if server.pool:
@@ -43,7 +44,6 @@ def train(setting: Setting, correct: Correct | None = None) -> None:
         done, refused = server.aggregate(replies, round)
         if correct is not None:
             server.weights = correct(server.weights, round)
-        server.redeal(round)
         server.hand_out(reset=refused)
         score = setting.team.evaluate(server.weights)
         setting.journal.round(
@@ -150,13 +150,14 @@ class _Server:
     def redeal(self, round: int) -> None:
         """Draw the parts anew where it is time to; trainers keep weights and optimiser."""
         every = self.setting.train.redeal
-        if not every or (round + 1) % every:
+        if not every or not round or round % every:
             return
         self.deal += 1
         self.team.begin(round, "redeal")
         messages = {k: self._part(k) for k in range(self.team.size)}
-        self._note(reply for reply in self.team.call(messages, self.setting.train.deadline) if reply.done)
-        self.team.begin(round, "train")
+        done = [reply for reply in self.team.call(messages, self.setting.train.deadline) if reply.done]
+        self._note(done)
+        self.current &= {reply.trainer for reply in done}
 
     def _part(self, k: int) -> Message:
         """The part that trainer `k` has since the last deal."""

@@ -1,4 +1,4 @@
-"""A finished run again, from its folder: scores and predictions of the saved model."""
+"""A trained model on its graph, from memory or from its run folder: scores, predictions, embeddings."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from farflung.run.evaluator import Metrics, evaluator_for, predict
 from farflung.run.folder import CONFIG, GRAPH, PARTITION, RunFolder
 from farflung.run.predict import Embeddings, Predictions
 from farflung.run.source import fingerprint, open_graph, with_features_and_split
-from farflung.run.train import cpu_threads, trainer_spec
+from farflung.run.spec import trainer_spec
+from farflung.run.threads import cpu_threads
 from farflung.trainer import TrainerSpec
 
 
 @dataclass(frozen=True, eq=False)
 class SavedRun:
-    """A run folder's model on its graph."""
+    """A run's model on its graph."""
 
     config: RunConfig
     graph: Graph

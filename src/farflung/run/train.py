@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,11 +26,14 @@ from farflung.partition import Partition
 from farflung.partition.diagnosis import partition_warnings
 from farflung.partition.store import StoredShards
 from farflung.run.config import RunConfig, flatten, resolve
-from farflung.run.evaluator import Evaluator, evaluator_for, predict
+from farflung.run.evaluator import Evaluator, evaluator_for
 from farflung.run.folder import GRAPH, LEDGER, PARTITION, RunFolder
-from farflung.run.predict import Predictions
+from farflung.run.predict import Embeddings, Predictions
 from farflung.run.progress import FolderJournal, Journals, MemoryJournal
+from farflung.run.saved import SavedRun
 from farflung.run.source import Source, prepare, uncut
+from farflung.run.spec import trainer_spec
+from farflung.run.threads import cpu_threads
 from farflung.team import Clock, FaultPlan, Ledger, parse_profile
 from farflung.team.local import LocalTeam
 from farflung.trainer import TrainerSpec
@@ -55,6 +58,8 @@ class Run:
     """With the features and the split of the run."""
     partition: Partition
     folder: Path | None
+    links: LinkSplit | None = None
+    """The links that were predicted; None where nodes were classified."""
 
     @property
     def test(self) -> dict[str, float | None]:
@@ -68,8 +73,15 @@ class Run:
 
     def predict(self) -> Predictions:
         """Predictions for every node, by original id. Raises InputError where links are predicted."""
-        with cpu_threads(self.config.threads):
-            return predict(self.graph, trainer_spec(self.config, self.graph), self.model.state_dict())
+        return self._trained.predict()
+
+    def embed(self) -> Embeddings:
+        """Embeddings of every node, by original id: what classes or links are scored from."""
+        return self._trained.embed()
+
+    @property
+    def _trained(self) -> SavedRun:
+        return SavedRun(self.config, self.graph, self.model.state_dict(), self.links)
 
 
 def train(
@@ -178,6 +190,7 @@ def execute(
         graph=source.graph,
         partition=source.partition,
         folder=None if folder is None else folder.path,
+        links=source.links,
     )
 
 
@@ -281,45 +294,6 @@ def link_counts(links: LinkSplit) -> dict[str, Any]:
         "negatives": links.test.negatives.shape[1],
         "directed": links.directed,
     }
-
-
-def trainer_spec(config: RunConfig, graph: Graph, links: LinkSplit | None = None) -> TrainerSpec:
-    """What every trainer must know, and what builds the model again. `links`: those to be predicted, if any."""
-    procedure = preset(config.method).procedure
-    nodes = config.task == "node-classification"
-    types = [graph.edge_type, *(() if links is None else (links.val.relation, links.test.relation))]
-    return TrainerSpec(
-        target=procedure.trainer,
-        model=config.model,
-        optim=config.optim,
-        num_features=graph.num_features,
-        num_classes=graph.num_classes if nodes else 0,
-        multilabel=graph.multilabel and nodes,
-        heads=procedure.heads,
-        seed=config.seed,
-        dtype=config.dtype,
-        task=config.task,
-        links=config.links,
-        sample=config.sample,
-        directed=links is not None and links.directed,
-        num_relations=1 + max(0 if some is None else int(some.max(initial=0)) for some in types),
-    )
-
-
-@contextmanager
-def cpu_threads(threads: int | None) -> Iterator[int]:
-    """Compute with so many threads inside the block (None: as PyTorch is set); gives their number."""
-    import numba
-
-    before, compiled_before = torch.get_num_threads(), numba.get_num_threads()
-    threads = before if threads is None else threads
-    try:
-        torch.set_num_threads(threads)
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-        yield threads
-    finally:
-        torch.set_num_threads(before)
-        numba.set_num_threads(compiled_before)
 
 
 def _usable_folder(out: str | Path, overwrite: bool, config: RunConfig, given: Graph | Partition | None) -> RunFolder:
