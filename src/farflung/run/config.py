@@ -318,6 +318,10 @@ def _check_together(config: RunConfig, paths: Sequence[str]) -> None:
     only_with = dict(_ONLY_WITH)
     if preset(config.method).uses_option("train.lazy"):
         only_with |= dict.fromkeys(_ONLY_WITH_AVERAGES, ("train.lazy", "weights"))
+    if config.sample.fanouts is None:
+        only_with["sample.replace"] = ("sample.fanouts", "10,25 or the like")
+    if config.optim.clip is None:
+        only_with["optim.clip_from"] = ("optim.clip", "1.0 or the like")
     for path in paths:
         other, needed = only_with.get(path, (path, values[path]))
         if values[other] != needed:

@@ -40,7 +40,10 @@ class LinkConfig(BaseModel):
     )
     per_positive: int = Field(1, ge=1, description="training negatives per edge (>= 1)")
     pool: int = Field(
-        4096, ge=1, description="with global negatives: remote nodes fetched per trainer and round (>= 1)"
+        4096,
+        ge=1,
+        le=10_000_000,
+        description="with global negatives: remote nodes fetched per trainer and round (1..10000000)",
     )
     mask_targets: bool = Field(
         True,
