@@ -81,12 +81,14 @@ class LinkObjective:
         nodes, place = np.unique(np.concatenate([source, destination, negative]), return_inverse=True)
         batch = self._neighbourhoods.batch(nodes, derive(self._seed, "sample", self._part, step.made))
         h = embed(self._model.encoder, batch, derive(self._seed, "dropout", step.round, self._part, step.number))
-        at_source, at_destination, at_negative = np.split(place, [len(chosen), 2 * len(chosen)])
+        at_source, at_destination, at_negative = torch.from_numpy(place).tensor_split([len(chosen), 2 * len(chosen)])
         relation = None if self._relation is None else torch.from_numpy(self._relation[chosen])
         decoder = self._model.decoder
-        positive = decoder(h[at_source], h[at_destination], relation)
+        kept = h.index_select(0, at_source)
+        positive = decoder(kept, h.index_select(0, at_destination), relation)
         others = None if relation is None else relation.repeat_interleave(each)
-        return self._task.loss(positive, decoder(h[np.repeat(at_source, each)], h[at_negative], others))
+        negatives = decoder(kept.repeat_interleave(each, dim=0), h.index_select(0, at_negative), others)
+        return self._task.loss(positive, negatives)
 
     def _draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Destinations of negatives: inner nodes, and n .. n + p - 1 for the remote ones; int64 [count]."""
