@@ -13,6 +13,10 @@ class MissingExtraError(FarflungError, ImportError):
     """An optional dependency is not installed; the message holds the command that installs it (exit code 2)."""
 
 
+class NotFiniteError(FarflungError, ArithmeticError):
+    """Scores of a model are infinite or not a number: its weights have diverged."""
+
+
 class TrainerError(FarflungError, RuntimeError):
     """A trainer raised an exception; the message names the trainer, the cause carries its traceback."""
 

@@ -7,16 +7,19 @@ import pytest
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
-from rig import blocks, rig, tangled
+from rig import blocks, flat_vector, rig, tangled
 
+from farflung.errors import InputError
 from farflung.graph.links import training_pairs
-from farflung.nn import ModelConfig
+from farflung.nn import ModelConfig, flat
 from farflung.nn.decoders import LinkModel
 from farflung.nn.model import build_link_model
 from farflung.run.evaluator import LinkEvaluator
 from farflung.seeding import generator
 from farflung.tasks import ranking
 from farflung.tasks.link_prediction import score_links
+from farflung.team import Message
+from farflung.team.rows import sound
 
 LINKS = {"eval_negatives": 20}
 SAMPLE = {"fanouts": "4,4", "batch": 64}
@@ -233,3 +236,54 @@ def test_a_split_without_validation_links_trains_and_keeps_the_last() -> None:
     assert run.test["mrr"] is not None
     assert run.metrics["best_round"] is None
     assert run.metrics["links"]["negatives"] == 5
+
+
+def test_scores_that_overflow_end_no_run() -> None:
+    """Embeddings that are finite, with products that are not: such a round has no score."""
+    one = rig(blocks(), "tma", encoder="sage", links={**LINKS, "decoder": "dot"})
+    vector = flat_vector(one.setting.model.state_dict()) * np.float32(1e15)
+    assert np.isfinite(one.evaluator.embeddings(flat.unpack(one.evaluator.model, vector))).all()
+    assert one.evaluator.validate(vector) == dict.fromkeys(ranking.names())
+
+
+def test_links_have_no_training_score() -> None:
+    one = rig(blocks(), "tma", encoder="sage", links=LINKS)
+    with pytest.raises(InputError, match="no set 'train' to score: choose from val, test"):
+        one.evaluator.metrics(one.setting.model.state_dict(), "train")
+
+
+@pytest.mark.parametrize("rows", [[0, 1], [-1], [10**6], list(range(9))])
+@pytest.mark.parametrize("negatives", ["local", "global"])
+def test_features_go_out_only_as_the_options_say(negatives: str, rows: list[int]) -> None:
+    one = rig(blocks(), "tma", encoder="sage", links={**LINKS, "negatives": negatives, "pool": 8})
+    trainer = one.team._trainers[0]
+    trainer.handle(Message("requested", {}, {"negatives/1": np.array(rows)}))
+    given = trainer.handle(Message("give")).arrays
+    assert list(given) == (["negatives/1"] if negatives == "global" and rows == [0, 1] else [])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.full((3, 10), np.nan, np.float32),
+        np.zeros((3, 9), np.float32),
+        sp.csr_matrix((np.ones(2, np.float32), np.array([0, 3]), np.array([0, 1, 2])), shape=(2, 9)),
+    ],
+)
+def test_rows_of_peers_that_cannot_be_are_left_out(rows) -> None:  # type: ignore[no-untyped-def]
+    one = rig(blocks(), "tma", encoder="sage", links={**LINKS, "negatives": "global", "pool": 8})
+    trainer = one.team._trainers[0]
+    assert not sound(rows, 10)
+    if isinstance(rows, np.ndarray):
+        trainer.handle(Message("take", {}, {"negatives/1": rows}))
+        assert trainer.objective._num_remote == 0
+    trainer.handle(Message("take", {}, {"negatives/1": np.zeros((3, 10), np.float32)}))
+    assert trainer.objective._num_remote == 3
+
+
+def test_columns_beyond_the_width_are_refused() -> None:
+    rows = sp.csr_matrix((2, 4), dtype=np.float32)
+    rows.data, rows.indices, rows.indptr = np.ones(1, np.float32), np.array([4], np.int32), np.array([0, 1, 1])
+    assert not sound(rows, 4)
+    rows.indices = np.array([3], np.int32)
+    assert sound(rows, 4)

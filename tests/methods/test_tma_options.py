@@ -7,7 +7,9 @@ import pytest
 import torch
 from rig import blocks, rig
 
+from farflung.methods.aggregate import mean_moments
 from farflung.methods.tma_trainer import TMATrainer
+from farflung.nn.optim import load_moments, pack_moments
 from farflung.partition import setup_bytes
 from farflung.tasks.batches import Batches
 
@@ -145,3 +147,60 @@ def test_gradients_are_clipped_from_an_epoch_on() -> None:
     assert min(norms) > limit
     plain = rig(blocks(), "tma", parts=1, steps=6, interval=3).train()
     assert not np.array_equal(clipped.vector(), plain.vector())
+
+
+@pytest.mark.parametrize(
+    ("redeal", "faults"),
+    [(1, "delay:1@2=inf"), (1, "delay:1@3=9s"), (2, "kill:1@3-5"), (3, "kill:1@4-5"), (1, "kill:0@2-3")],
+)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_remote_negatives_of_parts_that_are_dealt_anew(redeal: int, faults: str, seed: int) -> None:
+    """Whoever was late or away when parts went out neither asks nor gives before it holds its new one."""
+    one = rig(
+        blocks(),
+        "tma",
+        encoder="sage",
+        links={"eval_negatives": 10, "negatives": "global", "pool": 400},
+        sample={"batch": 16},
+        steps=12,
+        interval=2,
+        redeal=redeal,
+        deadline=5.0,
+        faults=faults,
+        seed=seed,
+    ).train()
+    assert np.isfinite(one.vector()).all()
+    assert not one.history[-1].absent
+    assert {trainer.deal for trainer in one.team._trainers.values()} == {-(-6 // redeal) - 1}
+    for trainer in one.team._trainers.values():
+        assert trainer.objective._num_inner == trainer.shard.num_inner
+
+
+def test_moments_of_trainers_with_other_numbers_of_steps_can_be_averaged() -> None:
+    """A constant gradient: whatever the counts of steps, the next step after averaging is one of length lr."""
+    lr, sizes = 0.01, []
+    trainers = []
+    for steps in (1000, 1000, 10):
+        parameter = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+        optimiser = torch.optim.Adam([parameter], lr=lr, fused=True)
+        for _ in range(steps):
+            parameter.grad = torch.full_like(parameter, 0.3)
+            optimiser.step()
+        trainers.append((parameter, optimiser))
+    mean = mean_moments([pack_moments(optimiser) for _, optimiser in trainers])
+    for parameter, optimiser in trainers:
+        load_moments(optimiser, mean)
+        before = parameter.detach().clone()
+        parameter.grad = torch.full_like(parameter, 0.3)
+        optimiser.step()
+        sizes.append(float((before - parameter.detach()).max()) / lr)
+    assert sizes == pytest.approx([1.0, 1.0, 1.0], abs=1e-6)
+
+
+def test_the_last_weights_are_the_last_averaged_ones_not_the_soup() -> None:
+    plain = rig(blocks(), "tma", steps=30, interval=10).train()
+    mixed = rig(blocks(), "tma", steps=30, interval=10, soup=True).train()
+    assert np.array_equal(mixed.vector("last"), plain.vector("last"))
+    assert mixed.history[-1].val.keys() == plain.history[-1].val.keys()
+    if mixed.history[-1].best:
+        assert mixed.evaluator.validate(mixed.vector("best")) == mixed.history[-1].val

@@ -91,6 +91,13 @@ TIMED = {"interval": "1s", "time_limit": "3s"}
         ({"redeal": 2, "method": "psgd-pa"}, r"'train.redeal' needs parts that are drawn.*mincut"),
         ({"correction_steps": 2}, r"'random-tma' does not use option 'train.correction_steps'.*llcg"),
         ({**LINK, "pool": 1e20, "negatives": "global"}, r"'links.pool' cannot be '1e\+20'"),
+        ({"trim": 0, "aggregation": "trimmed-mean"}, r"'train.trim' cannot be '0'.*greater than 0"),
+        ({"soup": True, "keep": "last"}, r"'train.soup' does nothing with train.keep=last"),
+        ({**TIMED, "deadline": "1s"}, r"'train.deadline' \(1 s\) ends before an interval of 1s: give the interval"),
+        (
+            {**LINK, "negatives": "global", "method": "centralised"},
+            r"'links.negatives' cannot be 'global' with method 'centralised'",
+        ),
         ({"replace": True}, r"'sample.replace' does nothing with sample.fanouts=full.*set sample.fanouts=10,25"),
         ({"clip_from": 2}, r"'optim.clip_from' does nothing with optim.clip=None.*set optim.clip=1.0"),
         ({**LINK, "pool": 10}, r"'links.pool' does nothing with links.negatives=local.*set links.negatives=global"),
@@ -164,14 +171,16 @@ def test_aggregations_send_as_many_bytes_as_a_mean_and_give_other_weights(task, 
 
 @BOTH
 def test_a_soup_is_a_round_of_its_own_and_no_worse_than_any_before(task, tmp_path):
-    run = train(GRAPH, out=tmp_path / "run", **SMALL, **task, soup=True)
-    plain = train(GRAPH, **SMALL, **task)
+    options = {**SMALL, **task, "keep": "best"}
+    run = train(GRAPH, out=tmp_path / "run", **options, soup=True)
+    plain = train(GRAPH, **options)
     metric = run.config.metric
     assert [record.phase for record in run.history] == ["train"] * 3 + ["soup"]
     assert [record.val for record in run.history[:3]] == [record.val for record in plain.history]
     assert run.history[-1].val[metric] >= max(record.val[metric] for record in run.history[:3])
     assert run.val[metric] >= plain.val[metric]
     assert run.metrics["rounds"] == 4
+    assert run.metrics["last"] == plain.metrics["last"]
     assert run.ledger.by_phase()["soup"] == run.ledger.total("evaluation", "soup") > 0
     assert SavedRun.open(tmp_path / "run").evaluate()["test"] == run.test
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import scipy.sparse as sp
 
@@ -59,3 +61,8 @@ def _made(graph: Graph, features: str, seed: int) -> tuple[FeatureBlock, ...]:
     if graph.node_type is None:
         return (rows,)
     return tuple(rows[graph.node_type == t] for t in range(len(graph.features)))
+
+
+def stacked(blocks: Sequence[FeatureBlock]) -> FeatureBlock:
+    """Blocks of rows of one kind, put below each other."""
+    return sp.vstack(blocks, format="csr") if sp.issparse(blocks[0]) else np.concatenate(blocks)

@@ -27,9 +27,10 @@ class Round:
 
     round: int
     phase: str
-    """`train`, or `layer0`, `layer1`, ... in lazy training."""
+    """`train` and, in the end, maybe `soup`; `layer0`, `layer1`, ... in lazy training."""
     loss: float | None
-    """Mean training loss over the training nodes of those present; None where nobody had one."""
+    """Mean of the losses of those present, by their training examples; None where nobody had one. A trainer's is that
+    of its last step."""
     val: Mapping[str, float | None] | None
     """Validation metrics of this round's weights; None: not evaluated."""
     steps: Mapping[int, int] = field(default_factory=dict)
@@ -65,13 +66,16 @@ class Keeper:
     rounds: int = 0
     """Rounds made so far: `last` are the weights that the last of them led to."""
 
-    def offer(self, round: int, weights: Weights, val: Mapping[str, float | None] | None) -> bool:
-        """Take the weights that round `round` led to; True if they are the best so far (the first of equals stays)."""
-        last = {name: value.detach().clone() for name, value in weights.items()}
-        self.last, self.rounds = last, round + 1  # together, whenever an interrupt comes
+    def offer(self, round: int, weights: Weights, val: Mapping[str, float | None] | None, *, last: bool = True) -> bool:
+        """Take the weights that round `round` led to; True if they are the best so far (the first of equals stays).
+
+        `last` false: they are nothing that training goes on from, and do not count as the last ones.
+        """
+        taken = {name: value.detach().clone() for name, value in weights.items()}
+        self.last, self.rounds = taken if last else self.last, round + 1  # together, whenever an interrupt comes
         score = val.get(self.metric) if val else None
         if score is not None and (self.best_score is None or score > self.best_score):
-            self.best, self.best_score, self.best_round = self.last, score, round
+            self.best, self.best_score, self.best_round = taken, score, round
             return True
         return False
 

@@ -88,9 +88,9 @@ class TrainConfig(BaseModel):
     )
     trim: float = Field(
         0.2,
-        ge=0,
+        gt=0,
         lt=0.5,
-        description="trimmed-mean: share of the trainers (>= 0, < 0.5) whose values are left out at each end, rounded "
+        description="trimmed-mean: share of the trainers (> 0, < 0.5) whose values are left out at each end, rounded "
         "down, but one at least where there are three or more",
     )
     outer_lr: float = Field(0.7, gt=0, description="nesterov: learning rate of the outer step (> 0)")

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 import torch
 
 from farflung.graph import FeatureBlock
+from farflung.graph.features import stacked
 from farflung.methods.budget import spent
 from farflung.methods.config import parse_budget
 from farflung.nn import Encoder, Gathered, Layer, fixed, flat, halo_adjacency, select
@@ -17,7 +18,7 @@ from farflung.nn.optim import adam
 from farflung.partition import Shard
 from farflung.seeding import derive, generator
 from farflung.team import Clock, Message
-from farflung.team.rows import finite, from_arrays, senders, stacked, to_arrays
+from farflung.team.rows import from_arrays, senders, sound, to_arrays
 from farflung.trainer import Trainer, TrainerSpec, metric_arrays
 
 
@@ -75,7 +76,7 @@ class LazyTrainer(Trainer):
             return Message("halo")
         for peer in senders(message.arrays):
             rows = from_arrays(message.arrays, peer, self.embeddings[layer].shape[1])
-            if finite(rows):
+            if sound(rows, self.embeddings[layer].shape[1]):
                 self.halo[peer] = rows
         self._gather(layer)
         self.clock.worked("gather")

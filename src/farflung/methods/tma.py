@@ -6,7 +6,7 @@ or in seconds, the server averages the weights. Which of the three methods it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,7 +28,8 @@ def train(setting: Setting, correct: Correct | None = None) -> None:
     """Train by averaging weights; the results are in `setting.keeper`.
 
     The mean (or another aggregation) is over the trainers that have training examples and answered with finite
-    weights. Bytes for P parameters of 4 bytes: 4 M P at the start, then 8 M P per aggregation.
+    weights. Bytes for P parameters of 4 bytes: 4 M P at the start, then 8 M P per aggregation (24 M P where moments are
+    averaged), and what remote negatives need.
     """
     server = _Server(setting)
     server.hand_out()
@@ -107,8 +108,9 @@ class _Server:
             )
             for k in range(self.team.size)
         }
-        replies = self.team.call(messages, self.setting.train.deadline)
-        self.current = {reply.trainer for reply in replies if reply.done and reply.scalars["deal"] == self.deal}
+        done = [reply for reply in self.team.call(messages, self.setting.train.deadline) if reply.done]
+        self._note(done)
+        self.current = {reply.trainer for reply in done if reply.scalars["deal"] == self.deal}
 
     def train(self, interval: Steps | Seconds, round: int) -> list[Reply]:
         """Let everybody train for an interval; who lacks the weights or its part gets them along."""
@@ -137,12 +139,13 @@ class _Server:
         return done, refused
 
     def fetch_negatives(self, round: int) -> None:
-        """Every trainer gets rows of `pool` nodes of the other parts, drawn uniformly over all of them."""
+        """Every trainer gets rows of `pool` nodes of the other parts, drawn uniformly over all of them.
+
+        Those that lack the weights, or the part of the last deal, neither ask nor give.
+        """
         self.team.begin(round, "negatives")
-        ask = {
-            k: Message("wish", {"round": round, "nodes": [self.nodes.get(j, 0) for j in range(self.team.size)]})
-            for k in range(self.team.size)
-        }
+        nodes = [self.nodes[j] if j in self.current else 0 for j in range(self.team.size)]
+        ask = {k: Message("wish", {"round": round, "nodes": nodes}) for k in sorted(self.current)}
         take = Message("take")
         self.team.fetch(ask, "give", dict.fromkeys(ask, take), self.setting.train.deadline)
         self.team.begin(round, "train")
@@ -168,18 +171,17 @@ class _Server:
         """Mix the best weights and the trainers' own last ones, as long as validation does not fall."""
         keeper = self.setting.keeper
         self.team.begin(round, "soup")
-        candidates = [flat.pack_state(keeper.chosen("best")), *self.alone]
-        metric = keeper.metric
-        mixed, score = greedy_soup(lambda vector: self.team.evaluate(vector).get(metric), candidates)
+        scored: list[tuple[np.ndarray, Mapping[str, float | None]]] = []
+
+        def score(vector: np.ndarray) -> float | None:
+            scored.append((vector, self.team.evaluate(vector)))
+            return scored[-1][1].get(keeper.metric)
+
+        mixed, _ = greedy_soup(score, [flat.pack_state(keeper.chosen("best")), *self.alone])
+        val = next(found for vector, found in scored if vector is mixed)
+        best = keeper.offer(round, flat.unpack(self.setting.model, mixed), val, last=False)
         self.setting.journal.round(
-            Round(
-                round=round,
-                phase="soup",
-                loss=None,
-                val={metric: score},
-                seconds=self.team.now(),
-                best=keeper.offer(round, flat.unpack(self.setting.model, mixed), {metric: score}),
-            )
+            Round(round=round, phase="soup", loss=None, val=val, seconds=self.team.now(), best=best)
         )
 
     def _note(self, replies: Iterable[Reply]) -> None:

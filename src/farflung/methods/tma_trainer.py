@@ -7,6 +7,7 @@ import math
 import numpy as np
 import torch
 
+from farflung.graph.features import stacked
 from farflung.methods.budget import spent
 from farflung.methods.config import parse_budget
 from farflung.nn import flat
@@ -16,7 +17,7 @@ from farflung.seeding import generator
 from farflung.tasks.link_objective import LinkObjective
 from farflung.tasks.objective import Step, build_objective
 from farflung.team import Clock, Message
-from farflung.team.rows import finite, from_arrays, senders, stacked, to_arrays
+from farflung.team.rows import from_arrays, senders, sound, to_arrays
 from farflung.trainer import Trainer, TrainerSpec, shard_of
 
 
@@ -49,7 +50,7 @@ class TMATrainer(Trainer):
         if message.scalars.get("reset"):
             self.optimiser = adam(self.spec.optim, self.model.layers)
         load_moments(self.optimiser, message.arrays)
-        return Message("weights", {"deal": self.deal})
+        return Message("weights", {"deal": self.deal, **self._sizes()})
 
     def on_part(self, message: Message) -> Message:
         """Take another part of the graph; weights and optimiser stay."""
@@ -72,9 +73,17 @@ class TMATrainer(Trainer):
         )
 
     def on_requested(self, message: Message) -> Message:
-        """Remember which rows peers want."""
-        self.requested = {peer: message.arrays[f"negatives/{peer}"] for peer in senders(message.arrays)}
+        """Remember which rows peers want: as far as the options let them, and as the rows exist."""
+        asked = {peer: message.arrays[f"negatives/{peer}"] for peer in senders(message.arrays)}
+        self.requested = {peer: rows for peer, rows in asked.items() if self._gives(rows)}
         return Message("requested")
+
+    def _gives(self, rows: np.ndarray) -> bool:
+        """Whether a peer may have these rows of features."""
+        links = self.spec.links
+        shared = self.spec.task == "link-prediction" and links.negatives == "global"
+        whole = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) <= links.pool
+        return shared and whole and bool(((rows >= 0) & (rows < self.shard.num_inner)).all())
 
     def on_give(self, message: Message) -> Message:
         """The features of the rows that peers want."""
@@ -87,8 +96,9 @@ class TMATrainer(Trainer):
     def on_take(self, message: Message) -> Message:
         """Take the features of remote nodes; without any, the ones of the last round stay."""
         assert self.shard.x is not None and isinstance(self.objective, LinkObjective)
-        blocks = [from_arrays(message.arrays, peer, self.shard.x.shape[1]) for peer in senders(message.arrays)]
-        if blocks := [rows for rows in blocks if finite(rows)]:
+        width = self.shard.x.shape[1]
+        blocks = [from_arrays(message.arrays, peer, width) for peer in senders(message.arrays)]
+        if blocks := [rows for rows in blocks if sound(rows, width)]:
             self.objective.take_remote(stacked(blocks))
         return Message("take")
 
@@ -97,7 +107,7 @@ class TMATrainer(Trainer):
 
         A loss that is not finite ends the interval; the answer says so with `finite` false.
         """
-        if "deal" in message.scalars:
+        if message.scalars.get("deal", self.deal) != self.deal:
             self.on_part(message)
         if "weights" in message.arrays:
             self.on_weights(message)

@@ -42,12 +42,19 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 def pack_moments(optimiser: torch.optim.Adam) -> dict[str, np.ndarray]:
     """Adam's two moments as flat vectors [P], named `weights/<moment>` (they cross the network with the weights).
 
-    None before the first step.
+    They are corrected for their bias towards zero, so that those of trainers with other numbers of steps compare. None
+    before the first step.
     """
     states = [optimiser.state.get(p, {}) for group in optimiser.param_groups for p in group["params"]]
     if not all(states):
         return {}
-    return {f"weights/{name}": torch.cat([s[name].reshape(-1) for s in states]).cpu().numpy() for name in MOMENTS}
+    betas = optimiser.param_groups[0]["betas"]
+    return {
+        f"weights/{name}": torch.cat([s[name].reshape(-1) / (1 - beta ** float(s["step"])) for s in states])
+        .cpu()
+        .numpy()
+        for name, beta in zip(MOMENTS, betas, strict=True)
+    }
 
 
 def load_moments(optimiser: torch.optim.Adam, arrays: Mapping[str, np.ndarray]) -> None:
@@ -55,7 +62,7 @@ def load_moments(optimiser: torch.optim.Adam, arrays: Mapping[str, np.ndarray]) 
 
     An optimiser that made no step yet leaves them aside: its first step makes moments of its own.
     """
-    for name in MOMENTS:
+    for name, beta in zip(MOMENTS, optimiser.param_groups[0]["betas"], strict=True):
         vector, at = arrays.get(f"weights/{name}"), 0
         for group in optimiser.param_groups:
             for parameter in group["params"]:
@@ -63,5 +70,5 @@ def load_moments(optimiser: torch.optim.Adam, arrays: Mapping[str, np.ndarray]) 
                 if vector is None or not state:
                     continue
                 part = torch.from_numpy(vector[at : at + parameter.numel()].copy())
-                state[name].copy_(part.reshape(parameter.shape))
+                state[name].copy_(part.reshape(parameter.shape) * (1 - beta ** float(state["step"])))
                 at += parameter.numel()

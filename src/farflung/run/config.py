@@ -286,6 +286,18 @@ def _check_task(config: RunConfig, paths: Sequence[str]) -> None:
             raise InputError(
                 f"option '{path}' does nothing for task '{config.task}': drop it, or set task={' or '.join(able)}"
             )
+    if config.links.negatives == "global" and preset(config.method).procedure.whole:
+        raise InputError(
+            f"option 'links.negatives' cannot be 'global' with method '{config.method}': it has all nodes, use 'local'"
+        )
+    if config.train.soup and config.train.keep == "last":
+        raise InputError("option 'train.soup' does nothing with train.keep=last: drop it, or set train.keep=best")
+    interval, deadline = config.train.interval, config.train.deadline
+    if isinstance(interval, Seconds) and deadline is not None and deadline <= interval.s:
+        raise InputError(
+            f"option 'train.deadline' ({deadline:g} s) ends before an interval of {interval}: "
+            "give the interval and some grace"
+        )
     fanouts, layers = config.sample.fanouts, config.model.layers
     if fanouts is not None and len(fanouts) != layers:
         raise InputError(

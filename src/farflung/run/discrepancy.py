@@ -10,12 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from farflung.graph import Graph
-from farflung.methods.tma_trainer import TMATrainer
 from farflung.nn import ModelConfig, flat
 from farflung.nn.optim import OptimConfig
 from farflung.partition import Partition, Shard
-from farflung.tasks.objective import Step
-from farflung.team import WallClock
+from farflung.tasks.objective import Step, build_objective
 from farflung.trainer import TrainerSpec
 
 
@@ -65,8 +63,9 @@ def gradient_discrepancy(graph: Graph, parts: Partition, model: ModelConfig, see
 
 def _gradient(shard: Shard, spec: TrainerSpec) -> np.ndarray | None:
     """The gradient [P] of a shard's mean training loss; None where it has no training node."""
-    trainer = TMATrainer(shard, spec, WallClock())
-    if not trainer.objective.examples:
+    model = spec.build_model()
+    objective = build_objective(model, shard, spec)
+    if not objective.examples:
         return None
-    trainer.objective.loss(Step(round=0, number=0, made=0)).backward()
-    return flat.pack_gradients(trainer.model)
+    objective.loss(Step(round=0, number=0, made=0)).backward()
+    return flat.pack_gradients(model)

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from farflung.errors import InputError
+from farflung.errors import InputError, NotFiniteError
 from farflung.graph import Graph
 from farflung.graph.links import LinkSplit
 from farflung.nn import flat
@@ -99,13 +99,17 @@ class LinkEvaluator:
     def metrics(self, weights: Weights, *masks: str) -> dict[str, Metrics]:
         h = torch.from_numpy(self.embeddings(weights))
         sets = {"val": self.links.val, "test": self.links.test}
+        for mask in masks:
+            if mask not in sets:
+                raise InputError(f"links have no set '{mask}' to score: choose from {', '.join(sets)}")
         return {mask: ranking.finish(score_links(self.model.decoder, h, sets[mask], self._chunk)) for mask in masks}
 
     def validate(self, vector: np.ndarray) -> Metrics:
         h = torch.from_numpy(self.embeddings(flat.unpack(self.model, vector)))
-        if not torch.isfinite(h).all():
+        try:
+            return ranking.finish(score_links(self.model.decoder, h, self._val, self._chunk))
+        except NotFiniteError:
             return dict.fromkeys(ranking.names())
-        return ranking.finish(score_links(self.model.decoder, h, self._val, self._chunk))
 
 
 def _inference(encoder: Encoder, graph: Graph, spec: TrainerSpec) -> Inference:

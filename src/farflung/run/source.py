@@ -44,7 +44,8 @@ class Source:
 
     def deal(self, number: int) -> Sequence[Shard]:
         """The parts drawn anew, for the `number`-th time (from 1): nodes, or the same super-nodes, dealt out again."""
-        parts, seed = self.partition, derive(self.config.seed, "deal", number)
+        parts, own = self.partition, self.config.partition.seed
+        seed = derive(self.config.seed if own is None else own, "deal", number)
         if parts.clusters is None:
             assignment = random_parts(self.graph.num_nodes, parts.num_parts, seed)
         else:
@@ -105,8 +106,15 @@ def ready(config: RunConfig, given: Graph | Partition | None = None, asked: Coll
         raise InputError(
             f"option 'train.redeal' needs parts that are drawn, and those of '{config.graph}' are '{by}': set it to 0"
         )
+    if config.train.redeal and by == "supernode" and parts is not None and parts.clusters is None:
+        raise InputError(f"option 'train.redeal': '{config.graph}' does not say which super-nodes it has: cut it anew")
     config = complete(config, raw)
     graph, links = with_features_and_split(raw, config)
+    if links is not None and parts is not None and by in ("mincut", "supernode"):
+        seen = (
+            "parts were cut along all edges, those of validation and test among them: cut the uncut graph to avoid it"
+        )
+        graph = graph.with_(notes=(*graph.notes, seen))
     _check_fits(graph, links)
     return Ready(config, raw, parts, graph, links)
 
@@ -196,7 +204,10 @@ def with_features_and_split(graph: Graph, config: RunConfig) -> tuple[Graph, Lin
     """
     links = None
     if config.task == "link-prediction":
-        links = split_links(graph, config.split or "random", config.links.eval_negatives, config.seed)
+        assert config.split is not None
+        if config.links.decoder != "distmult":  # the others cannot tell types apart: one pair, one split
+            graph = graph.with_(edge_type=None, edge_type_names=None)
+        links = split_links(graph, config.split, config.links.eval_negatives, config.seed)
         graph = links.graph.with_(split=None)
     if config.features != "given" or config.normalise != "none":
         graph = choose_features(graph, config.features, config.normalise, config.seed)

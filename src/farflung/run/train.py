@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from farflung import __version__
-from farflung.errors import InputError
+from farflung.errors import InputError, NotFiniteError
 from farflung.graph import Graph
 from farflung.graph.links import LinkSplit
 from farflung.graph.store import save_graph
@@ -239,8 +239,15 @@ class _Work:
         self.model.load_state_dict(self.keeper.chosen(config.train.keep))
         return {
             **self.evaluator.metrics(self.model.state_dict(), "val", "test"),
-            "last": self.evaluator.metrics(self.keeper.last, "val", "test"),
+            "last": self._last_metrics(),
         }
+
+    def _last_metrics(self) -> dict[str, Any]:
+        """Of the last weights; None where they have diverged, which takes nothing from the best ones."""
+        try:
+            return dict(self.evaluator.metrics(self.keeper.last, "val", "test"))
+        except NotFiniteError:
+            return {"val": None, "test": None}
 
     def metrics(self, scores: Mapping[str, Any], *, complete: bool) -> dict[str, Any]:
         """What metrics.json holds."""

@@ -11,18 +11,19 @@ import numpy as np
 import torch
 
 from farflung.graph import FeatureBlock
+from farflung.graph.features import stacked
 from farflung.graph.links import training_pairs
 from farflung.kernels import formed
-from farflung.nn.blocks import Neighbourhoods, embed
+from farflung.nn.blocks import embed
 from farflung.nn.decoders import LinkModel
 from farflung.nn.features import features_as_factor
 from farflung.nn.model import Model
-from farflung.partition import Shard, local_edge_rows, local_edge_weight, local_edges
+from farflung.partition import Shard, local_edge_rows, local_edges
 from farflung.seeding import derive, generator
 from farflung.tasks.batches import Batches
 from farflung.tasks.link_prediction import LinkPrediction
+from farflung.tasks.node_objective import local_neighbourhoods
 from farflung.tasks.objective import Step
-from farflung.team.rows import stacked
 
 if TYPE_CHECKING:
     from farflung.trainer import TrainerSpec
@@ -48,19 +49,8 @@ class LinkObjective:
         self._source, self._destination, self._relation = _positives(shard, spec)
         self._batches = Batches(len(self._source), spec.sample.batch, spec.seed, shard.part)
         self.examples, self.per_epoch = len(self._source), self._batches.per_epoch
-        indptr, indices = local_edges(shard)
-        room = spec.links.pool if spec.links.negatives == "global" else 0  # for remote nodes, which have no edges here
-        self._neighbourhoods = Neighbourhoods(
-            model.encoder.aggregation,
-            np.concatenate([indptr, np.full(room, indptr[-1])]),
-            indices,
-            local_edge_weight(shard),
-            formed(features_as_factor(shard.x, spec.torch_dtype)),
-            len(model.encoder.layers),
-            spec.torch_dtype,
-            spec.sample.fanouts,
-            spec.sample.replace,
-        )
+        room = spec.links.pool if spec.links.negatives == "global" else 0
+        self._neighbourhoods = local_neighbourhoods(model, shard, spec, room)
 
     def take_remote(self, rows: FeatureBlock) -> None:
         """From now on negatives are uniform over the graph: other parts stand by `rows` [p, F], a sample of theirs."""

@@ -76,7 +76,7 @@ def score_links(decoder: Decoder, h: torch.Tensor, links: Links, chunk: int) -> 
     Memory: the scores of a chunk and of one edge's negatives at least, and a decoder's fixed buffers. An edge's score
     comes from the same products as those of its negatives, so that equal embeddings tie.
 
-    Raises FarflungError for scores that are not finite.
+    Raises NotFiniteError for scores that are not finite.
     """
     task = LinkPrediction()
     states = []

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from farflung.errors import FarflungError, InputError
+from farflung.errors import FarflungError, InputError, NotFiniteError
 
 State = dict[str, np.ndarray]
 """What a trainer reports of its nodes.
@@ -36,7 +36,7 @@ def count(logits: np.ndarray, y: np.ndarray) -> State:
     `logits`: float [n, C]. `y`: int64 [n], one label of 0..C-1 per node, predicted by the largest logit (the
     first of equals); or uint8 [n, C] of 0/1, each label predicted where its logit is > 0. n may be 0.
 
-    Raises InputError for shapes or labels that do not fit, FarflungError for logits that are not finite.
+    Raises InputError for shapes or labels that do not fit, NotFiniteError for logits that are not finite.
     """
     if logits.ndim != 2 or y.shape != (logits.shape if y.ndim == 2 else logits.shape[:1]):
         raise InputError(
@@ -45,7 +45,7 @@ def count(logits: np.ndarray, y: np.ndarray) -> State:
     num_classes = logits.shape[1]
     finite = np.isfinite(logits).all(axis=1)
     if not finite.all():
-        raise FarflungError(
+        raise NotFiniteError(
             f"the logits of {np.count_nonzero(~finite)} of {len(logits)} nodes are not finite: "
             "the weights have diverged, lower the learning rate"
         )

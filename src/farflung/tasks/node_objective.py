@@ -75,14 +75,14 @@ def training_targets(task: NodeClassification, shard: Shard, rows: np.ndarray, d
     return task.targets(shard.y, rows, dtype)
 
 
-def local_neighbourhoods(model: Model, shard: Shard, spec: TrainerSpec) -> Neighbourhoods:
-    """Neighbourhoods within a part."""
+def local_neighbourhoods(model: Model, shard: Shard, spec: TrainerSpec, room: int = 0) -> Neighbourhoods:
+    """Neighbourhoods within a part, with room for so many further nodes, which have no edges."""
     (indptr, indices), weight = local_edges(shard), local_edge_weight(shard)
     assert shard.x is not None
     encoder = encoder_of(model)
     return Neighbourhoods(
         encoder.aggregation,
-        indptr,
+        np.concatenate([indptr, np.full(room, indptr[-1])]) if room else indptr,
         indices,
         weight,
         formed(features_as_factor(shard.x, spec.torch_dtype)),

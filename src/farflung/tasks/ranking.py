@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from farflung.errors import FarflungError, InputError
+from farflung.errors import InputError, NotFiniteError
 from farflung.tasks.metrics import State
 
 _CUTS = (1, 10, 50)
@@ -34,7 +34,7 @@ def count(positive: np.ndarray, negative: np.ndarray) -> State:
         which is the mean of the optimistic and the pessimistic rank; `positive` float64 [k]; `negative` float64 [k]:
         the score of each positive's first negative; `candidates` int64 [k]: K.
 
-    Raises InputError for shapes that do not fit, FarflungError for scores that are not finite.
+    Raises InputError for shapes that do not fit, NotFiniteError for scores that are not finite.
     """
     if positive.ndim != 1 or negative.ndim != 2 or len(positive) != len(negative) or negative.shape[1] < 1:
         raise InputError(
@@ -42,7 +42,7 @@ def count(positive: np.ndarray, negative: np.ndarray) -> State:
         )
     finite = np.isfinite(positive) & np.isfinite(negative).all(axis=1)
     if not finite.all():
-        raise FarflungError(
+        raise NotFiniteError(
             f"the scores of {np.count_nonzero(~finite)} of {len(positive)} edges or of their negatives are not finite: "
             "the weights have diverged, lower the learning rate"
         )

@@ -117,6 +117,7 @@ class LocalTeam(Team):
 
     def close(self) -> None:
         self._trainers.clear()
+        self._own = None
 
     def call(self, messages: Mapping[int, Message], deadline: float | None = None) -> list[Reply]:
         replies = self._deliver(messages, deadline)

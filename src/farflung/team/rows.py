@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,11 +31,11 @@ def senders(arrays: Mapping[str, np.ndarray]) -> list[int]:
     return sorted({int(name.split("/")[1]) for name in arrays})
 
 
-def finite(rows: FeatureBlock) -> bool:
-    """Whether all entries are finite."""
-    return bool(np.isfinite(rows.data if sp.issparse(rows) else rows).all())
-
-
-def stacked(blocks: Sequence[FeatureBlock]) -> FeatureBlock:
-    """Blocks of rows of one kind, put below each other."""
-    return sp.vstack(blocks, format="csr") if sp.issparse(blocks[0]) else np.concatenate(blocks)
+def sound(rows: FeatureBlock, width: int) -> bool:
+    """Whether rows that a peer sent can be worked with: of that width, finite, columns in range."""
+    if rows.ndim != 2 or rows.shape[1] != width:
+        return False
+    if isinstance(rows, np.ndarray):
+        return bool(np.isfinite(rows).all())
+    inside = len(rows.indices) == 0 or 0 <= rows.indices.min() <= rows.indices.max() < width
+    return bool(np.isfinite(rows.data).all()) and bool(inside)
