@@ -304,3 +304,13 @@ def test_a_given_column_with_other_values(column: list[float]) -> None:
     graph = Graph.from_edges([0, 1], [1, 2], num_nodes=5, edge_columns={"split": np.array(column)})
     with pytest.raises(InputError, match=r"edge column `split` of graph 'graph': expected 0 \(training\)"):
         split_links(graph, "given", 1, 0)
+
+
+def test_negatives_that_no_memory_holds_are_refused_before_they_are_drawn(monkeypatch):
+    from farflung.graph import links
+
+    monkeypatch.setattr(links, "MAX_NEGATIVES_BYTES", 10**6)
+    graph = load("digits")
+    assert split_links(graph, "random", 10, 0).val.negatives.shape[1] == 10
+    with pytest.raises(InputError, match=r"617 edges with 1000 negatives each take .* GB: choose smaller shares"):
+        split_links(graph, "random", 1000, 0)

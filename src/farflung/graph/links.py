@@ -13,10 +13,13 @@ from numba import njit, prange, uint64
 from farflung.errors import InputError
 from farflung.graph.build import EDGE_FIELDS, is_symmetric
 from farflung.graph.graph import Graph
+from farflung.kernels.hashing import mix
 from farflung.seeding import derive, generator
 
 NAMES = "random, random:<train>/<val>/<test>, directed:<train>/<val>/<test>, given"
 TRAIN, VAL, TEST, UNUSED = range(4)
+MAX_NEGATIVES_BYTES = 16 * 10**9
+"""Negatives of one set may take so much memory; beyond it a split is refused."""
 _DEFAULT_SHARES = "0.9/0.05/0.05"
 
 
@@ -225,7 +228,14 @@ def _restricted(graph: Graph, keep: np.ndarray, notes: tuple[str, ...]) -> Graph
 
 def _draw_negatives(graph: Graph, source: np.ndarray, destination: np.ndarray, negatives: int, seed: int) -> np.ndarray:
     """K nodes for each positive that are neither its source nor joined to it by an edge from it. int32 [k, K]."""
-    out = np.empty((len(source), negatives), np.int32 if graph.num_nodes < 2**31 else np.int64)
+    kind = np.dtype(np.int32 if graph.num_nodes < 2**31 else np.int64)
+    size = len(source) * negatives * kind.itemsize
+    if size > MAX_NEGATIVES_BYTES:
+        raise InputError(
+            f"graph '{graph.name}': {len(source)} edges with {negatives} negatives each take {size / 1e9:.0f} GB: "
+            f"choose smaller shares to validate and test on (split random:0.98/0.01/0.01), or fewer negatives"
+        )
+    out = np.empty((len(source), negatives), kind)
     order = np.argsort(source, kind="stable")
     starts = np.flatnonzero(np.diff(source[order], prepend=-1))
     full = np.zeros(len(starts), np.bool_)
@@ -273,14 +283,6 @@ def _is_negative(indptr, indices, u, w):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _mix(x):  # type: ignore[no-untyped-def]
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
-    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return x ^ (x >> uint64(31))
-
-
-@njit(inline="always")
 def _below(bits, n):  # type: ignore[no-untyped-def]
     """`bits * n / 2^64`, rounded down: uniform in 0..n-1 for random 64 bits and n < 2^32."""
     low = ((bits & uint64(0xFFFFFFFF)) * uint64(n)) >> uint64(32)
@@ -322,15 +324,15 @@ def _draw_from(indptr, indices, degree, positives, u, destination, key, out):  #
     if crowded and len(choices) == 0:
         return True
     for i in positives:
-        stream = _mix(_mix(key + uint64(u)) + uint64(destination[i]))
+        stream = mix(mix(key + uint64(u)) + uint64(destination[i]))
         for j in range(out.shape[1]):
-            bits = _mix(stream + uint64(j + 1) * uint64(0x9E3779B97F4A7C15))
+            bits = mix(stream + uint64(j + 1) * uint64(0x9E3779B97F4A7C15))
             if crowded:
                 out[i, j] = choices[_below(bits, len(choices))]
                 continue
             w = _below(bits, n)
             while not _is_negative(indptr, indices, u, w):
-                bits = _mix(bits + uint64(0xD1B54A32D192ED03))
+                bits = mix(bits + uint64(0xD1B54A32D192ED03))
                 w = _below(bits, n)
             out[i, j] = w
     return False

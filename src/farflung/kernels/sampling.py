@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit, prange, uint64
 
+from farflung.kernels.hashing import mix
 from farflung.kernels.sparse import Pattern, SparseMatrix
 from farflung.seeding import derive
 
@@ -141,17 +142,9 @@ class NeighbourSampler:
 
 
 @njit(inline="always")
-def _mix(x):  # type: ignore[no-untyped-def]
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
-    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return x ^ (x >> uint64(31))
-
-
-@njit(inline="always")
 def _below(stream, draw, limit):  # type: ignore[no-untyped-def]
     """Draw number `draw` of a stream, uniform over 0 .. limit - 1."""
-    bits = _mix(stream + uint64(draw + 1) * uint64(0x9E3779B97F4A7C15)) >> uint64(11)
+    bits = mix(stream + uint64(draw + 1) * uint64(0x9E3779B97F4A7C15)) >> uint64(11)
     return np.int64(np.float64(np.int64(bits)) * 2.0**-53 * np.float64(limit))
 
 
@@ -220,7 +213,7 @@ def _sample(indptr, indices, hidden, hidden_in, hidden_from, nodes, fanout, key,
     for i in prange(num_rows):
         at, count, degree = out_indptr[i], out_indptr[i + 1] - out_indptr[i], degrees[i]
         v = nodes[i]
-        stream = _mix(key ^ _mix(uint64(v) + uint64(0x9E3779B97F4A7C15)))
+        stream = mix(key ^ mix(uint64(v) + uint64(0x9E3779B97F4A7C15)))
         if replace and fanout >= 0:
             for j in range(count):
                 edges[at + j] = _below(stream, j, degree)

@@ -7,7 +7,6 @@ or in seconds, the server averages the weights. Which of the three methods it is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,6 +31,7 @@ def train(setting: Setting, correct: Correct | None = None) -> None:
     averaged), and what remote negatives need.
     """
     server = _Server(setting)
+    server.greet()
     server.hand_out()
     require_time(setting, "the initial weights were handed out")
     round, steps = 0, 0
@@ -65,33 +65,32 @@ def train(setting: Setting, correct: Correct | None = None) -> None:
         server.soup(round)
 
 
-@dataclass
 class _Server:
     """What the server knows of the trainers."""
 
-    setting: Setting
-    weights: np.ndarray = field(init=False)
-    """[P], as last handed out."""
-    examples: dict[int, int] = field(default_factory=dict)
-    """Training examples of each trainer."""
-    nodes: dict[int, int] = field(default_factory=dict)
-    """Nodes of each trainer."""
-    pool: int = 0
-    """Remote nodes that each trainer asks for per round, as negatives; 0: none."""
-    current: set[int] = field(default_factory=set)
-    """Trainers that hold the weights (and the parts) last handed out."""
-    deal: int = 0
-    """How often the parts were dealt out anew."""
-    alone: list[np.ndarray] = field(default_factory=list)
-    """The trainers' own weights of the last aggregation."""
-    moments: dict[str, np.ndarray] = field(default_factory=dict)
-    """Mean moments of the trainers' optimisers, where they are averaged."""
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.team = setting, setting.team
+        self.combine = aggregator(setting.train)
+        self.averages_moments = setting.train.moments == "average"
+        self.weights = flat.pack(setting.model)
+        """[P], as last handed out."""
+        self.examples: dict[int, int] = {}
+        """Training examples of each trainer."""
+        self.nodes: dict[int, int] = {}
+        """Nodes of each trainer."""
+        self.pool = 0
+        """Remote nodes that each trainer asks for per round, as negatives; 0: none."""
+        self.current: set[int] = set()
+        """Trainers that hold the weights, and the parts, last handed out."""
+        self.deal = 0
+        """How often the parts were dealt out anew."""
+        self.alone: list[np.ndarray] = []
+        """The trainers' own weights of the last aggregation."""
+        self.moments: dict[str, np.ndarray] = {}
+        """Mean moments of the trainers' optimisers, where they are averaged."""
 
-    def __post_init__(self) -> None:
-        self.team = self.setting.team
-        self.weights = flat.pack(self.setting.model)
-        self.combine = aggregator(self.setting.train)
-        self.averages_moments = self.setting.train.moments == "average"
+    def greet(self) -> None:
+        """Learn from everybody what there is."""
         self.team.begin(0, "train")
         hello = require_some(self.team.broadcast(Message("hello")), "hello")
         self._note(hello)
@@ -113,15 +112,15 @@ class _Server:
         self.current = {reply.trainer for reply in done if reply.scalars["deal"] == self.deal}
 
     def train(self, interval: Steps | Seconds, round: int) -> list[Reply]:
-        """Let everybody train for an interval; who lacks the weights or its part gets them along."""
-        messages = {}
-        for k in range(self.team.size):
-            scalars = {"interval": str(interval), "round": round} | ({"moments": True} if self.averages_moments else {})
-            lacks = k not in self.current
-            messages[k] = Message("train", scalars, {"weights": self.weights} if lacks else {})
-            if lacks and self.deal:
-                part = self._part(k)
-                messages[k] = Message("train", {**scalars, **part.scalars}, {**messages[k].arrays, **part.arrays})
+        """Let everybody train for an interval; who lacks the weights or its part gets them along.
+
+        (Moments it does not get: one that was away begins with a fresh Adam, which leaves them aside.)
+        """
+        scalars = {"interval": str(interval), "round": round} | ({"moments": True} if self.averages_moments else {})
+        messages = dict.fromkeys(range(self.team.size), Message("train", scalars))
+        for k in messages.keys() - self.current:
+            part = self._part(k) if self.deal else Message("part")
+            messages[k] = Message("train", {**scalars, **part.scalars}, {"weights": self.weights, **part.arrays})
         return self.team.call(messages, self.setting.train.deadline)
 
     def aggregate(self, replies: list[Reply], round: int) -> tuple[list[Reply], dict[int, str]]:

@@ -58,13 +58,20 @@ def adjacency(
 
 def _gcn_scale(degree: np.ndarray) -> np.ndarray:
     """1 / sqrt(d + 1), float64 [K]."""
-    if degree.min(initial=0) <= -1:
-        row = int(np.argmin(degree))
-        raise InputError(
-            f"edge_weight: the in-edges of node {row} weigh {degree[row]:g} together, and GCN needs more than -1: "
-            "give weights >= 0, or choose the encoder sage"
-        )
+    check_degree(degree)
     return 1 / np.sqrt(degree + 1)
+
+
+def check_degree(degree: np.ndarray, nodes: np.ndarray | None = None) -> None:
+    """Raises InputError where a degree + 1 has no root. `nodes`: whose degrees they are, if not of all in order."""
+    if degree.min(initial=0) > -1:
+        return
+    place = int(np.argmin(degree))
+    node = place if nodes is None else int(nodes[place])
+    raise InputError(
+        f"edge_weight: the in-edges of node {node} weigh {degree[place]:g} together, and GCN needs more than -1: "
+        "give weights >= 0, or choose the encoder sage"
+    )
 
 
 # Below, an empty `weight` says that every edge counts 1, and an empty `present` that every source is there. A loop of

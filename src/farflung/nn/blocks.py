@@ -17,7 +17,7 @@ from farflung.errors import InputError
 from farflung.graph.degrees import degree_without_loops
 from farflung.kernels import Pattern, SparseMatrix, formed
 from farflung.kernels.sampling import Block, NeighbourSampler, take_rows
-from farflung.nn.adjacency import Aggregation
+from farflung.nn.adjacency import Aggregation, check_degree
 from farflung.nn.convs import Conv, Gathered
 from farflung.nn.encoder import Encoder, layer_key
 from farflung.nn.features import numpy_dtype
@@ -90,7 +90,7 @@ class Neighbourhoods:
         if aggregation == "gcn":
             indptr, indices, weight = _without_loops(indptr, indices, weight)
             self._full_degree = degree_without_loops(indptr, indices, weight)
-            _check_degree(self._full_degree)
+            check_degree(self._full_degree)
             self._degree = self._full_degree.copy()
         self._weight = weight
         self.sampler = NeighbourSampler(indptr, indices)
@@ -112,7 +112,7 @@ class Neighbourhoods:
             bereft = _rows_of(self.sampler.indptr, hidden)
             np.subtract.at(self._degree, bereft, 1.0 if self._weight is None else self._weight[hidden])
             if self._weight is not None:
-                _check_degree(self._degree[bereft], bereft)
+                check_degree(self._degree[bereft], bereft)
 
     def batch(self, seeds: np.ndarray, key: int) -> Batch:
         """Matrices and features to embed `seeds` (int64, unique; ValueError otherwise) in a sample named by `key`."""
@@ -201,18 +201,6 @@ def _without_loops(
 def _rows_of(indptr: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """The row of each edge, given by its position."""
     return np.searchsorted(indptr, edges, side="right") - 1
-
-
-def _check_degree(degree: np.ndarray, nodes: np.ndarray | None = None) -> None:
-    """Raises InputError where a degree + 1 has no root. `nodes`: whose degrees they are, if not of all in order."""
-    if degree.min(initial=0) > -1:
-        return
-    place = int(np.argmin(degree))
-    node = place if nodes is None else int(nodes[place])
-    raise InputError(
-        f"edge_weight: the in-edges of node {node} weigh {degree[place]:g} together, and GCN needs more than -1: "
-        "give weights >= 0, or choose the encoder sage"
-    )
 
 
 @njit(parallel=True, cache=True)
