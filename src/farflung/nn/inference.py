@@ -1,4 +1,4 @@
-"""Exact inference over a whole graph, layer by layer, in memory bounded by a chunk of rows.
+"""Exact inference over a whole graph, layer by layer, in working memory bounded by a chunk of rows.
 
 Legend for shapes: N nodes, R rows of a chunk, F width of a layer's input, O of its output.
 """

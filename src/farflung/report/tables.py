@@ -60,7 +60,7 @@ def listing(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -
 
 
 def metrics_table(metrics: Mapping[str, Mapping[str, float | None]]) -> Table:
-    """Rows: metrics; columns: the sets of nodes they were taken on (`val`, `test`)."""
+    """Rows: metrics; columns: the sets of nodes or links they were taken on (`val`, `test`)."""
     names = dict.fromkeys(name for values in metrics.values() for name in values)
     return listing("", ["metric", *metrics], ([n, *(_score(v.get(n)) for v in metrics.values())] for n in names))
 

@@ -63,12 +63,12 @@ class Run:
 
     @property
     def test(self) -> dict[str, float | None]:
-        """Metrics on the test nodes."""
+        """Metrics on the test nodes or links."""
         return dict(self.metrics["test"])
 
     @property
     def val(self) -> dict[str, float | None]:
-        """Metrics on the validation nodes."""
+        """Metrics on the validation nodes or links."""
         return dict(self.metrics["val"])
 
     def predict(self) -> Predictions:
