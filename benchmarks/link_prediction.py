@@ -90,6 +90,8 @@ def train_cell(cell: Cell) -> dict[str, Any]:
 
     options = {**COMMON, **GRAPHS[cell.graph], "graph": cell.graph, "method": cell.method, "seed": cell.seed}
     options |= {"encoder": cell.encoder}
+    if cell.encoder == "mlp":
+        del options["sample.fanouts"]  # it has no neighbours to draw
     if not preset(cell.method).procedure.whole:
         options["parts"] = cell.parts
     run = execute(resolve(flatten(options)), faults=cell.faults)

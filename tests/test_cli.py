@@ -3,17 +3,15 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 
+from command_line import complaint
 from farflung import __version__
 from farflung.cli import main
 from farflung.graph import Graph, Split
@@ -41,17 +39,6 @@ def blobs(tmp_path) -> str:
     return str(path)
 
 
-def complaint(capsys, *arguments: str, code: int = 2) -> str:
-    """Run a command line that must fail with one line on stderr and nothing on stdout."""
-    capsys.readouterr()
-    assert main(arguments) == code
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    assert captured.err.startswith("error: ")
-    return captured.err
-
-
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"farflung {__version__}\n"
@@ -71,7 +58,7 @@ def test_help_names_commands_and_methods(capsys):
     ("arguments", "match"),
     [
         (["tain"], r"no such command 'tain'.*train, compare"),
-        (["train", "digits", "--methd", "x"], r"no such option '--methd'.*--method"),
+        (["train", "digits", "--methd", "x"], r"no such option '--methd' \(did you mean '--method'\?\).*--method"),
         (["train", "digits", "--method"], r"--method"),
         (["train", "digits", "cora"], r"cora"),
         (["train"], r"'graph' is missing.*farflung datasets"),
@@ -273,72 +260,6 @@ def test_an_unwritable_run_folder_is_said_before_training(blobs, tmp_path, capsy
     (tmp_path / "file").write_text("x")
     message = complaint(capsys, "train", blobs, *SMALL, "--out", str(tmp_path / "file" / "run"))
     assert "cannot be written" in message
-
-
-def heed_interrupts() -> None:
-    """In a child: SIGINT works, also where the tests run in the background of a script and so ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def program(*arguments: str, **options) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "farflung", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=heed_interrupts,
-        **options,
-    )
-
-
-def test_a_process_says_its_errors_in_one_line_and_exits_2():
-    process = program("train", "nosuch-graph")
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out) == (2, "")
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-
-
-def wait_for(path: Path, process: subprocess.Popen) -> None:
-    """Until the history has a few rounds; fails if the process ends before."""
-    patience = time.monotonic() + 120
-    while not path.exists() or path.read_text().count("\n") < 5:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < patience, "no round within two minutes"
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_a_checkpoint_a_partial_result_and_exit_code_130(tmp_path, sent):
-    run = tmp_path / "run"
-    process = program(
-        "train", "digits", "--method", "super-tma", "--steps", "1000000", "--interval", "1steps", "--hidden", "8",
-        "--threads", "1", "--out", str(run),
-    )  # fmt: skip
-    wait_for(run / "history.jsonl", process)
-    try:
-        os.kill(process.pid, sent)
-        _, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert err.splitlines()[-1] == "interrupted"
-    folder = RunFolder.open(run)
-    metrics = folder.metrics()
-    assert metrics["complete"] is False
-    assert metrics["test"] is None
-    assert metrics["rounds"] >= 5
-    assert metrics["bytes"]["weights"] > 0
-    keeper = folder.read_checkpoint()
-    assert keeper.rounds == metrics["rounds"]
-    lines = (run / "history.jsonl").read_text().count("\n")
-    assert keeper.rounds - lines in (0, 1)  # the interrupt may come between a round and its line
-    assert all(torch.isfinite(value).all() for value in [*keeper.last.values(), *keeper.best.values()])
-    assert keeper.best_score == metrics["val"]["accuracy"]
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
 
 
 def test_importing_farflung_is_light_and_needs_no_extra():

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from command_line import complaint
 from farflung.cli import main
 from farflung.graph import Graph
 from farflung.graph.store import save_graph
@@ -35,17 +36,6 @@ def ring(tmp_path) -> str:
     )  # fmt: skip
     save_graph(graph.with_(ids=np.array([f"n{i:02d}" for i in range(40)])), tmp_path / "ring.npz")
     return str(tmp_path / "ring.npz")
-
-
-def complaint(capsys, *arguments: str, code: int = 2) -> str:
-    """Run a command line that must fail with one line on stderr and nothing on stdout."""
-    capsys.readouterr()
-    assert main(arguments) == code
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    assert captured.err.startswith("error: ")
-    return captured.err
 
 
 def metrics_of(folder: str | Path) -> dict:

@@ -1,5 +1,17 @@
 """Every error that a user can cause or meet, each one sentence: what, where, what to do."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` (did you mean '...'?)` where one of the `known` names holds `name` or is close to it, else an empty text."""
+    names = list(known)
+    close = [one for one in names if name and name in one] or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
 
 class FarflungError(Exception):
     """Base of all errors that Farflung raises on purpose; the command line prints it as one line."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from farflung.errors import FarflungError
-from farflung.graph.graph import MASKS
 from farflung.nn.config import ModelConfig
 from farflung.nn.encoder import build_encoder
 from farflung.nn.model import Model, build_link_model
@@ -24,7 +22,6 @@ from farflung.partition.shard import GraphInfo
 from farflung.tasks.batches import SampleConfig
 from farflung.tasks.link_prediction import LinkConfig
 from farflung.tasks.metrics import State
-from farflung.tasks.node_classification import NodeClassification
 from farflung.team.clock import Clock
 from farflung.team.message import Message
 
@@ -81,12 +78,7 @@ class Trainer:
         self.shard = shard
         self.spec = spec
         self.clock = clock
-        self.task = NodeClassification(spec.num_classes, spec.multilabel)
         self.model = spec.build_model()
-        self.rows = {
-            name: np.flatnonzero(getattr(shard.split, name)) if shard.split is not None else np.empty(0, np.int64)
-            for name in MASKS
-        }
 
     def handle(self, message: Message) -> Message:
         """Answer one message."""
@@ -94,17 +86,6 @@ class Trainer:
         if handler is None:
             raise FarflungError(f"{type(self).__name__} does not know the message '{message.verb}'")
         return handler(message)
-
-    def on_hello(self, message: Message) -> Message:
-        """How many nodes this trainer has, and how many of them train, validate and test."""
-        sizes: Mapping[str, Any] = {name: len(rows) for name, rows in self.rows.items()}
-        return Message("hello", {"nodes": self.shard.num_inner, **sizes})
-
-    @cached_property
-    def train_targets(self) -> torch.Tensor:
-        """Labels of the training rows, as the loss wants them."""
-        assert self.shard.y is not None
-        return self.task.targets(self.shard.y, self.rows["train"], self.spec.torch_dtype)
 
 
 def metric_arrays(state: State) -> dict[str, np.ndarray]:

@@ -231,3 +231,8 @@ def test_differences_names_the_fields(path_graph: Graph) -> None:
     other = path_graph.with_(y=path_graph.y + 1, name="other", columns={"a": np.zeros(4)})
     assert differences(path_graph, other) == ["y", "columns", "name"]
     assert differences(path_graph, path_graph.with_()) == []
+
+
+def test_both_columns_in_one_argument_are_named():
+    with pytest.raises(InputError, match=r"two columns: give from_edges\(edge_index\[0\], edge_index\[1\]\)"):
+        Graph.from_edges(np.array([[0, 1], [1, 2]]))

@@ -155,3 +155,11 @@ def test_every_listed_graph_has_one_line(digits: Graph) -> None:
         assert info.about and "\n" not in info.about and info.where
     assert datasets_module.load("digits", symmetric=True).notes == digits.notes
     assert choose_split(digits, "random", 0).split is not None
+
+
+def test_a_part_of_a_name_is_enough_for_a_hint(monkeypatch):
+    monkeypatch.delenv("FARFLUNG_DATA", raising=False)
+    with pytest.raises(InputError, match=r"unknown dataset 'cora' \(did you mean 'planetoid-cora'\?\); there are"):
+        load("cora")
+    with pytest.raises(InputError, match=r"unknown dataset 'zzzz'; there are"):
+        load("zzzz")

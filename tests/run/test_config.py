@@ -163,7 +163,10 @@ def test_unknown_option_lists_what_exists_and_guesses():
         ({"encoder": "gatt"}, r"option 'model.encoder' cannot be 'gatt'.*'gcn', 'sage' or 'mlp'"),
         ({"interval": "5 pigs", "method": "super-tma"}, r"option 'train.interval': '5 pigs' is no interval"),
         ({"link": "carrier-pigeon"}, r"option 'link': 'carrier-pigeon'.*datacentre"),
-        ({"method": "retexxo"}, r"unknown method 'retexxo': choose from centralised, .*retexo"),
+        (
+            {"method": "retexxo"},
+            r"unknown method 'retexxo' \(did you mean 'retexo'\?\): choose from centralised, .*retexo",
+        ),
         ({"model": 3}, "section|unknown option 'model'"),
         ({"seed": -1}, "option 'seed' cannot be '-1'"),
     ],

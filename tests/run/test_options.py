@@ -98,6 +98,7 @@ TIMED = {"interval": "1s", "time_limit": "3s"}
             {**LINK, "negatives": "global", "method": "centralised"},
             r"'links.negatives' cannot be 'global' with method 'centralised'",
         ),
+        ({"encoder": "mlp", "fanouts": "3,3"}, r"'sample.fanouts' does nothing with model.encoder=mlp"),
         ({"replace": True}, r"'sample.replace' does nothing with sample.fanouts=full.*set sample.fanouts=10,25"),
         ({"clip_from": 2}, r"'optim.clip_from' does nothing with optim.clip=None.*set optim.clip=1.0"),
         ({**LINK, "pool": 10}, r"'links.pool' does nothing with links.negatives=local.*set links.negatives=global"),

@@ -15,7 +15,7 @@ import typer
 
 from farflung import __version__
 from farflung.cli import graphs, results, training
-from farflung.errors import FarflungError, InputError, MissingExtraError, TrainerError
+from farflung.errors import FarflungError, InputError, MissingExtraError, TrainerError, did_you_mean
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -105,7 +105,8 @@ def _explained(error: click.ClickException) -> str:
         return error.format_message()
     if isinstance(error, click.NoSuchOption):
         flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
-        return f"no such option '{error.option_name}': {context.command_path} has {', '.join(flags)}"
+        hint = did_you_mean(error.option_name, flags)
+        return f"no such option '{error.option_name}'{hint}: {context.command_path} has {', '.join(flags)}"
     if isinstance(context.command, click.Group) and error.message.startswith("No such command"):
         name = error.message.split("'")[1]
         return f"no such command '{name}': farflung has {', '.join(context.command.list_commands(context))}"

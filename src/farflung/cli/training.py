@@ -103,7 +103,8 @@ def train(
             print(f"note: {' '.join(note.split())}", file=sys.stderr)
         raise
     screen = console()
-    screen.print("; ".join([_sizes(run.graph), *run.graph.notes]), soft_wrap=True)
+    held_out = [] if run.links is None else [f"{run.links.val.count:,} + {run.links.test.count:,} links held out"]
+    screen.print("; ".join([_sizes(run.graph), *held_out, *run.graph.notes]), soft_wrap=True)
     screen.print(metrics_table({"test": run.test, "val": run.val}))
     clock = run.metrics["seconds"]
     screen.print(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from farflung.errors import InputError
+from farflung.errors import InputError, did_you_mean
 from farflung.graph.build import symmetrise
 from farflung.graph.digits import digits
 from farflung.graph.download import cached, ogbl_citation2, ogbn_products, planetoid, reddit
@@ -84,7 +84,10 @@ def load(name_or_path: str | Path, *, symmetric: bool = False) -> Graph:
     elif Path(text).suffix or os.sep in text:
         return read_npz(text, symmetric=symmetric)
     else:
-        raise InputError(f"unknown dataset '{text}'; there are {', '.join([*_NAMED, 'sbm:...', *files])}, or a .npz")
+        names = [*_NAMED, "sbm:...", *files]
+        raise InputError(
+            f"unknown dataset '{text}'{did_you_mean(text, names)}; there are {', '.join(names)}, or a .npz"
+        )
     return symmetrise(graph) if symmetric else graph
 
 

@@ -144,14 +144,19 @@ class Graph:
     def from_edges(
         cls,
         source: np.ndarray | Sequence[Any],
-        destination: np.ndarray | Sequence[Any],
+        destination: np.ndarray | Sequence[Any] | None = None,
         *,
         num_nodes: int | None = None,
         symmetric: bool = False,
         duplicates: str = "keep",
         **fields: Any,
     ) -> Graph:
-        """Build a graph from edge columns of integer or string ids. See `farflung.graph.build.from_edges`."""
+        """Build a graph from two edge columns of integer or string ids, and fields by name: `x=`, `y=`, `nodes=`, ...
+
+        See `farflung.graph.build.from_edges`. Raises InputError where anything does not fit.
+        """
+        if destination is None:
+            raise InputError("from_edges takes two columns: give from_edges(edge_index[0], edge_index[1])")
         from farflung.graph.build import from_edges
 
         return from_edges(

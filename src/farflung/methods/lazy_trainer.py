@@ -10,6 +10,7 @@ import torch
 
 from farflung.graph import FeatureBlock
 from farflung.graph.features import stacked
+from farflung.graph.graph import MASKS
 from farflung.methods.budget import spent
 from farflung.methods.config import parse_budget
 from farflung.nn import Encoder, Gathered, Layer, fixed, flat, halo_adjacency, select
@@ -17,6 +18,8 @@ from farflung.nn.features import features_as_factor, numpy_dtype
 from farflung.nn.optim import adam
 from farflung.partition import Shard
 from farflung.seeding import derive, generator
+from farflung.tasks.node_classification import NodeClassification
+from farflung.tasks.node_objective import mask_rows, mask_targets
 from farflung.team import Clock, Message
 from farflung.team.rows import from_arrays, senders, sound, to_arrays
 from farflung.trainer import Trainer, TrainerSpec, metric_arrays
@@ -33,6 +36,10 @@ class LazyTrainer(Trainer):
     def __init__(self, shard: Shard, spec: TrainerSpec, clock: Clock) -> None:
         super().__init__(shard, spec, clock)
         assert shard.x is not None
+        self.task = NodeClassification(spec.num_classes, spec.multilabel)
+        self.rows = {mask: mask_rows(shard, mask) for mask in MASKS}
+        """Inner nodes that train, validate and test, int64."""
+        self.train_targets = mask_targets(self.task, shard, self.rows["train"], spec.torch_dtype)
         self.embeddings: list[FeatureBlock] = [shard.x]
         """H_0 .. H_l of the inner nodes, [n, d_l]; kept, for a peer that comes back."""
         self.halo: dict[int, FeatureBlock] = {}
@@ -49,6 +56,11 @@ class LazyTrainer(Trainer):
         """Of the layer in training, where weights are averaged; None before its first step."""
         self.made = 0
         """Steps of that optimiser."""
+
+    def on_hello(self, message: Message) -> Message:
+        """How many nodes this trainer has, and how many of them train, validate and test."""
+        sizes = {mask: len(rows) for mask, rows in self.rows.items()}
+        return Message("hello", {"nodes": self.shard.num_inner, **sizes})
 
     def on_boundary(self, message: Message) -> Message:
         """This trainer's rows of H_layer for each peer of `to` that has them in its halo."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from farflung.errors import InputError
+from farflung.errors import InputError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ PRESETS: dict[str, Preset] = _table(
 def preset(name: str) -> Preset:
     """The preset called `name`. Raises InputError that lists what exists."""
     if name not in PRESETS:
-        raise InputError(f"unknown method '{name}': choose from {', '.join(PRESETS)}")
+        raise InputError(f"unknown method '{name}'{did_you_mean(name, PRESETS)}: choose from {', '.join(PRESETS)}")
     return PRESETS[name]
 
 

@@ -14,8 +14,9 @@ from farflung.nn import flat
 from farflung.nn.optim import adam, load_moments, pack_moments
 from farflung.partition import Shard
 from farflung.seeding import generator
+from farflung.tasks.build import build_objective
 from farflung.tasks.link_objective import LinkObjective
-from farflung.tasks.objective import Step, build_objective
+from farflung.tasks.objective import Step
 from farflung.team import Clock, Message
 from farflung.team.rows import from_arrays, senders, sound, to_arrays
 from farflung.trainer import Trainer, TrainerSpec, shard_of

@@ -5,7 +5,6 @@ Later wins: defaults of `RunConfig` < preset of the method < YAML file < flags a
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from farflung.errors import InputError
+from farflung.errors import InputError, did_you_mean
 from farflung.methods.config import Seconds, TrainConfig
 from farflung.methods.presets import PRESETS, preset, users_of
 from farflung.nn.config import ModelConfig
@@ -121,9 +120,7 @@ def option_path(name: str) -> str:
         return _SHORT[key]
     section = key.partition(".")[0]
     known = [path for path in OPTIONS if section not in _SECTIONS or path.startswith(f"{section}.")]
-    close = difflib.get_close_matches(key, [*_SHORT, *OPTIONS], n=1, cutoff=0.7)
-    hint = f" (did you mean '{close[0]}'?)" if close else ""
-    raise InputError(f"unknown option '{name}'{hint}: choose from {', '.join(known)}")
+    raise InputError(f"unknown option '{name}'{did_you_mean(key, [*_SHORT, *OPTIONS])}: choose from {', '.join(known)}")
 
 
 def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,6 +327,8 @@ def _check_together(config: RunConfig, paths: Sequence[str]) -> None:
     only_with = dict(_ONLY_WITH)
     if preset(config.method).uses_option("train.lazy"):
         only_with |= dict.fromkeys(_ONLY_WITH_AVERAGES, ("train.lazy", "weights"))
+    if config.model.encoder == "mlp" and config.sample.fanouts is not None:
+        only_with["sample.fanouts"] = ("model.encoder", "gcn or sage")
     if config.sample.fanouts is None:
         only_with["sample.replace"] = ("sample.fanouts", "10,25 or the like")
     if config.optim.clip is None:

@@ -13,7 +13,8 @@ from farflung.graph import Graph
 from farflung.nn import ModelConfig, flat
 from farflung.nn.optim import OptimConfig
 from farflung.partition import Partition, Shard
-from farflung.tasks.objective import Step, build_objective
+from farflung.tasks.build import build_objective
+from farflung.tasks.objective import Step
 from farflung.trainer import TrainerSpec
 
 

@@ -108,6 +108,10 @@ def ready(config: RunConfig, given: Graph | Partition | None = None, asked: Coll
         )
     if config.train.redeal and by == "supernode" and parts is not None and parts.clusters is None:
         raise InputError(f"option 'train.redeal': '{config.graph}' does not say which super-nodes it has: cut it anew")
+    if config.task == "node-classification" and raw.y is None:
+        raise InputError(
+            f"graph '{raw.name}' has no labels: node classification needs some (task=link-prediction needs none)"
+        )
     config = complete(config, raw)
     graph, links = with_features_and_split(raw, config)
     if links is not None and parts is not None and by in ("mincut", "supernode"):
@@ -219,13 +223,8 @@ def with_features_and_split(graph: Graph, config: RunConfig) -> tuple[Graph, Lin
 def _check_fits(graph: Graph, links: LinkSplit | None) -> None:
     if len(graph.features) != 1:
         raise InputError(f"graph '{graph.name}' has {len(graph.features)} node types: the methods here take one")
-    if links is not None:
-        if links.train_count == 0:
-            raise InputError(f"graph '{graph.name}' has no edge to train on in its split: choose another split")
-    elif graph.y is None:
-        raise InputError(
-            f"graph '{graph.name}' has no labels: node classification needs some (task=link-prediction needs none)"
-        )
+    if links is not None and links.train_count == 0:
+        raise InputError(f"graph '{graph.name}' has no edge to train on in its split: choose another split")
     if graph.x is None:
         raise InputError(f"graph '{graph.name}' has no features: set features=degree or features=gaussian:64")
     if links is None:

@@ -29,9 +29,9 @@ class FullBatch:
         self._encoder = encoder_of(model)
         self._seed, self._part = spec.seed, shard.part
         self._task = NodeClassification(spec.num_classes, spec.multilabel)
-        rows = training_rows(shard)
+        rows = mask_rows(shard, "train")
         self._rows = torch.from_numpy(rows)
-        self._targets = training_targets(self._task, shard, rows, spec.torch_dtype)
+        self._targets = mask_targets(self._task, shard, rows, spec.torch_dtype)
         self.examples, self.per_epoch = len(rows), min(1, len(rows))
         assert shard.x is not None
         self._matrix = local_adjacency(self._encoder.aggregation, shard, numpy_dtype(spec.torch_dtype))
@@ -50,8 +50,8 @@ class SampledNodes:
         self._encoder = encoder_of(model)
         self._seed, self._part = spec.seed, shard.part
         self._task = NodeClassification(spec.num_classes, spec.multilabel)
-        self._rows = training_rows(shard)
-        self._targets = training_targets(self._task, shard, self._rows, spec.torch_dtype)
+        self._rows = mask_rows(shard, "train")
+        self._targets = mask_targets(self._task, shard, self._rows, spec.torch_dtype)
         self._batches = Batches(len(self._rows), spec.sample.batch, spec.seed, shard.part)
         self.examples, self.per_epoch = len(self._rows), self._batches.per_epoch
         self._neighbourhoods = local_neighbourhoods(model, shard, spec)
@@ -64,12 +64,12 @@ class SampledNodes:
         return self._task.loss(logits, self._targets[torch.from_numpy(chosen)])
 
 
-def training_rows(shard: Shard) -> np.ndarray:
-    """Inner nodes that train, int64."""
-    return np.empty(0, np.int64) if shard.split is None else np.flatnonzero(shard.split.train)
+def mask_rows(shard: Shard, mask: str) -> np.ndarray:
+    """Inner nodes of a mask (`train`, `val`, `test`), int64; none where there is no split."""
+    return np.empty(0, np.int64) if shard.split is None else np.flatnonzero(getattr(shard.split, mask))
 
 
-def training_targets(task: NodeClassification, shard: Shard, rows: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+def mask_targets(task: NodeClassification, shard: Shard, rows: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """Labels of `rows` as the loss wants them."""
     assert shard.y is not None
     return task.targets(shard.y, rows, dtype)
