@@ -47,6 +47,9 @@ class Clerk(Trainer):
         }
         return Message("rows", {}, arrays)
 
+    def on_count(self, message: Message) -> Message:
+        return Message("count", {"nodes": self.shard.num_inner})
+
     def on_wrong_kind(self, message: Message) -> Message:
         return Message("x", {}, {"rubbish": np.zeros(1)})
 
@@ -300,8 +303,8 @@ def test_poison_is_in_the_arrays_alone() -> None:
     team, cut = made(faults="nan:1@0")
     replies = team.broadcast(Message("work", {"floats": 3}))
     assert [bool(np.isnan(reply.arrays["weights"]).all()) for reply in replies] == [False, True, False]
-    hello = team.broadcast(Message("hello"))
-    assert [reply.scalars["nodes"] for reply in hello] == [shard.num_inner for shard in cut.shards]
+    counted = team.broadcast(Message("count"))
+    assert [reply.scalars["nodes"] for reply in counted] == [shard.num_inner for shard in cut.shards]
 
 
 ROUTES = {0: {"1": 2, "2": 1}, 1: {"0": 3}, 2: {"0": 1, "1": 4}}
