@@ -58,7 +58,7 @@ def made(link: str = "none", faults: str = "") -> tuple[LocalTeam, Partition]:
     team = LocalTeam(
         cut.shards,
         spec(graph).model_copy(update={"target": f"{__name__}:Reader"}),
-        score=lambda weights: {},
+        score=lambda weights, depth: {},
         link=SLOW if link == "slow" else PROFILES[link],
         faults=FaultPlan.parse(faults),
         clock=FixedCostClock({"unit": 0.5}),
@@ -79,7 +79,7 @@ WANTS: dict[int, dict[str, list[int]]] = {0: {"1": [4, 0, 4], "2": [7]}, 1: {"0"
 
 def fetched(team: LocalTeam, wants=WANTS, deadline: float | None = None, **units: int) -> list[tuple[int, Status]]:  # type: ignore[no-untyped-def]
     ask = {k: Message("ask", {"want": want, "units": units.get(f"of_{k}", 0)}) for k, want in wants.items()}
-    replies = team.fetch(ask, "give", dict.fromkeys(wants, Message("take")), deadline)
+    replies = team.fetch(ask, Message("give"), dict.fromkeys(wants, Message("take")), deadline)
     assert all(reply.message is None for reply in replies)
     return [(reply.trainer, reply.status) for reply in replies]
 
@@ -202,7 +202,7 @@ def test_where_nobody_asks_in_time_nobody_gives() -> None:
 def test_a_reply_says_why_somebody_is_missing() -> None:
     team, _ = made(faults="kill:2@0")
     late, done, dead = team.fetch(
-        {0: Message("ask", {"want": {}, "units": 9}), 1: Message("ask", {"want": {}})}, "give", {}, 1.0
+        {0: Message("ask", {"want": {}, "units": 9}), 1: Message("ask", {"want": {}})}, Message("give"), {}, 1.0
     )
     assert isinstance(late, Reply) and "deadline of 1 s" in late.reason
     assert done.reason == "" and "killed" in dead.reason
@@ -211,7 +211,7 @@ def test_a_reply_says_why_somebody_is_missing() -> None:
 def test_an_owner_that_raises_is_named() -> None:
     team, _ = made()
     with pytest.raises(TrainerError, match=r"trainer 0 failed in round 0 on 'refuse': ZeroDivisionError"):
-        team.fetch({1: Message("ask", {"want": WANTS[1]})}, "refuse", {1: Message("take")})
+        team.fetch({1: Message("ask", {"want": WANTS[1]})}, Message("refuse"), {1: Message("take")})
 
 
 def test_rows_of_no_kind_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def made(parts: int = 3, **options: object) -> tuple[LocalTeam, Partition]:
     cut = partition(graph, parts=parts)
     faults = FaultPlan.parse(str(options.pop("faults", "")))
     options = {"link": SLOW, "clock": FixedCostClock({"unit": 0.5}), **options}
-    score = lambda weights: {"sum": float(weights.sum())}  # noqa: E731
+    score = lambda weights, depth: {"sum": float(weights.sum())}  # noqa: E731
     return LocalTeam(cut.shards, spec(graph), score=score, faults=faults, **options), cut  # type: ignore[arg-type]
 
 
@@ -263,7 +263,7 @@ def test_shards_are_opened_one_at_a_time_when_a_trainer_starts() -> None:
     LocalTeam(
         Watched(cut.shards),
         spec(cut.graph()),
-        score=lambda w: {},
+        score=lambda w, depth: {},
         faults=FaultPlan.parse("kill:1@0"),
     )
     assert opened == [0, 2]

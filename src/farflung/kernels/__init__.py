@@ -1,7 +1,18 @@
 """The few hot loops: sparse times dense with a cached transpose, dropout without a mask, the order of products."""
 
 from farflung.kernels.dropout import dropout
-from farflung.kernels.operand import Operand, Product, dropped, formed, rows, times
+from farflung.kernels.operand import Neighbours, Operand, Product, dropped, formed, rows, times
 from farflung.kernels.sparse import Pattern, SparseMatrix
 
-__all__ = ["Operand", "Pattern", "Product", "SparseMatrix", "dropout", "dropped", "formed", "rows", "times"]
+__all__ = [
+    "Neighbours",
+    "Operand",
+    "Pattern",
+    "Product",
+    "SparseMatrix",
+    "dropout",
+    "dropped",
+    "formed",
+    "rows",
+    "times",
+]

@@ -7,7 +7,7 @@ dropout must act on `A h`: that choice is made here, once, for every layer and m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 import numpy as np
 import torch
@@ -31,12 +31,35 @@ class Product:
         return self.adjacency.shape[0], int(self.factor.shape[1])
 
 
-Operand: TypeAlias = torch.Tensor | SparseMatrix | Product
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """In-edges of R destinations and the rows of their K sources, not aggregated: where weights depend on the rows."""
+
+    edges: SparseMatrix
+    """[R, K]."""
+    factor: torch.Tensor | SparseMatrix
+    """[K, F]."""
+    own: np.ndarray
+    """int64 [R]: which of the sources each destination is."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.edges.shape[0], int(self.factor.shape[1])
 
 
-def formed(operand: Operand) -> torch.Tensor | SparseMatrix:
-    """The operand as a plain factor: products are multiplied out, and what is sparse stays so while that is faster."""
-    if isinstance(operand, torch.Tensor):
+Operand: TypeAlias = torch.Tensor | SparseMatrix | Product | Neighbours
+
+
+@overload
+def formed(operand: torch.Tensor | SparseMatrix | Product) -> torch.Tensor | SparseMatrix: ...
+@overload
+def formed(operand: Operand) -> torch.Tensor | SparseMatrix | Neighbours: ...
+def formed(operand: Operand) -> torch.Tensor | SparseMatrix | Neighbours:
+    """The operand as a plain factor: products are multiplied out, and what is sparse stays so while that is faster.
+
+    Neighbours cannot be formed without weights and stay as they are.
+    """
+    if isinstance(operand, torch.Tensor | Neighbours):
         return operand
     if isinstance(operand, Product):
         if isinstance(operand.factor, torch.Tensor):
@@ -55,18 +78,27 @@ def dropped(operand: Operand, share: float, key: int | None) -> Operand:
     """The operand with dropout on its entries. `key` None (evaluation) or `share` 0: the operand itself.
 
     Dropout acts on the product, so an unformed one is formed; on a sparse matrix it acts on the stored entries
-    (a dropped zero is a zero).
+    (a dropped zero is a zero), and of neighbours on the sources' rows.
     """
     if key is None or share == 0:
         return operand
     operand = formed(operand)
+    if isinstance(operand, Neighbours):
+        factor = dropped(operand.factor, share, key)
+        assert isinstance(factor, torch.Tensor | SparseMatrix)
+        return Neighbours(operand.edges, factor, operand.own)
     if isinstance(operand, SparseMatrix):
         return SparseMatrix(operand.pattern, drop(operand.values, share, key))
     return dropout(operand, share, key)
 
 
 def times(operand: Operand, weight: torch.Tensor) -> torch.Tensor:
-    """`operand @ weight` with `weight` [F, O]; an unformed product takes the cheaper order. [R, O]."""
+    """`operand @ weight` with `weight` [F, O]; an unformed product takes the cheaper order. [R, O].
+
+    Raises TypeError for neighbours: only a convolution knows how to aggregate them.
+    """
+    if isinstance(operand, Neighbours):
+        raise TypeError("neighbours are not aggregated yet, nothing can be multiplied")
     if not isinstance(operand, Product):
         return operand @ weight
     narrower = weight.shape[1] < operand.shape[1]
@@ -79,6 +111,8 @@ def rows(operand: Operand, index: np.ndarray) -> Operand:
     """The rows `index` (int64) of the operand."""
     if isinstance(operand, Product):
         return Product(operand.adjacency.rows(index), operand.factor)
+    if isinstance(operand, Neighbours):
+        return Neighbours(operand.edges.rows(index), operand.factor, operand.own[index])
     if isinstance(operand, SparseMatrix):
         return operand.rows(index)
     return operand[torch.from_numpy(index)]

@@ -62,10 +62,11 @@ class Pattern:
 class SparseMatrix:
     """A constant sparse matrix [R, K]. `matrix @ dense` is differentiable in `dense`."""
 
-    def __init__(self, pattern: Pattern, values: np.ndarray) -> None:
-        """`values` float32 or float64 [z]."""
+    def __init__(self, pattern: Pattern, values: np.ndarray, attr: np.ndarray | None = None) -> None:
+        """`values` float32 or float64 [z]; `attr` [z, A]: what else there is to each entry, beside the product."""
         self.pattern = pattern
         self.values = np.ascontiguousarray(values)
+        self.attr = attr
 
     @classmethod
     def from_scipy(cls, matrix: sp.csr_matrix, dtype: np.dtype | type) -> SparseMatrix:
@@ -96,8 +97,14 @@ class SparseMatrix:
 
     def rows(self, index: np.ndarray) -> SparseMatrix:
         """The rows `index` (int64) as a matrix of their own."""
-        part = self.to_scipy()[index]
-        return SparseMatrix(Pattern(part.indptr, part.indices, self.shape[1]), part.data)
+        if self.attr is None:
+            part = self.to_scipy()[index]
+            return SparseMatrix(Pattern(part.indptr, part.indices, self.shape[1]), part.data)
+        places = sp.csr_matrix(
+            (np.arange(len(self.values)), self.pattern.indices, self.pattern.indptr), shape=self.shape
+        )[index]
+        pattern = Pattern(places.indptr, places.indices, self.shape[1])
+        return SparseMatrix(pattern, self.values[places.data], self.attr[places.data])
 
     def multiply(self, dense: np.ndarray) -> np.ndarray:
         """Product with a C-contiguous [K, F] of the same dtype, without autograd. [R, F]."""

@@ -105,6 +105,22 @@ class TrainConfig(BaseModel):
     )
     redeal: int = Field(0, ge=0, description="aggregations after which the parts are drawn anew; 0: never")
     correction_steps: int = Field(2, ge=0, description="llcg: steps of the server after each mean (>= 0)")
+    boundary_rate: float = Field(
+        1.0, gt=0, le=1, description="share of the rows of each boundary that is drawn anew and sent per step (0..1]"
+    )
+    evaluation: Literal["central", "exchange"] = Field(
+        "central",
+        description="who validates: an evaluator that holds the whole graph, or the trainers, by exact inference with "
+        "one exchange of embeddings per layer",
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="rounds without a better validation score that end training (lazy: a layer); None: none do",
+    )
+    wire: Literal["float32", "float16", "int8"] = Field(
+        "float32", description="numbers of the rows that lazy training exchanges, as they are sent"
+    )
     lazy: Literal["gradients", "weights"] = Field(
         "gradients",
         description="what trainers of lazy training send: a gradient per step, or their weights once per interval",

@@ -13,7 +13,7 @@ from farflung.graph.features import stacked
 from farflung.graph.graph import MASKS
 from farflung.methods.budget import spent
 from farflung.methods.config import parse_budget
-from farflung.nn import Encoder, Gathered, Layer, fixed, flat, halo_adjacency, select
+from farflung.nn import Encoder, Gathered, Layer, flat, halo_adjacency, select
 from farflung.nn.features import features_as_factor, numpy_dtype
 from farflung.nn.optim import adam
 from farflung.partition import Shard
@@ -66,7 +66,7 @@ class LazyTrainer(Trainer):
         """This trainer's rows of H_layer for each peer of `to` that has them in its halo."""
         layer = message.scalars["layer"]
         arrays: dict[str, np.ndarray] = {}
-        if layer < len(self.embeddings) and self.model.aggregation != "none":
+        if layer < len(self.embeddings) and self.model.layers[layer].aggregation != "none":
             kind = "embeddings" if layer else "features"
             for peer in message.scalars["to"]:
                 rows = self.shard.boundary_for(peer)
@@ -166,7 +166,7 @@ class LazyTrainer(Trainer):
 
     def _unheard(self) -> list[int]:
         """Owners of halo nodes whose rows did not come."""
-        if self.model.aggregation == "none":
+        if self._layer.aggregation == "none":
             return []
         return [owner for owner in np.flatnonzero(np.diff(self.shard.halo_ptr)).tolist() if owner not in self.halo]
 
@@ -253,11 +253,11 @@ class LazyTrainer(Trainer):
             else:
                 present[shard.num_inner + place.start : shard.num_inner + place.stop] = False
                 blocks.append(_blank(h, count))
-        matrix = halo_adjacency(self.model.aggregation, shard, numpy_dtype(dtype), present)
-        conv = self.model.layers[layer].conv
+        model = self.model.layers[layer]
+        matrix = halo_adjacency(model.aggregation, shard, numpy_dtype(dtype), present)
         factor = features_as_factor(stacked(blocks) if matrix is not None else h, dtype)
         with torch.no_grad():
-            self.gathered = fixed(conv.aggregate(matrix, factor))
+            self.gathered = model.fix(model.gather(matrix, factor))
         self.train_gathered = select(self.gathered, self.rows["train"])
         self.val_gathered = select(self.gathered, self.rows["val"])
 

@@ -146,7 +146,7 @@ class _Server:
         nodes = [self.nodes[j] if j in self.current else 0 for j in range(self.team.size)]
         ask = {k: Message("wish", {"round": round, "nodes": nodes}) for k in sorted(self.current)}
         take = Message("take")
-        self.team.fetch(ask, "give", dict.fromkeys(ask, take), self.setting.train.deadline)
+        self.team.fetch(ask, Message("give"), dict.fromkeys(ask, take), self.setting.train.deadline)
         self.team.begin(round, "train")
 
     def redeal(self, round: int) -> None:

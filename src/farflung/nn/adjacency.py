@@ -14,9 +14,9 @@ from farflung.errors import InputError
 from farflung.graph import Graph
 from farflung.graph.degrees import degree_without_loops
 from farflung.kernels import Pattern, SparseMatrix
-from farflung.partition import Shard, local_edge_weight, local_edges
+from farflung.partition import Shard, local_edge_rows, local_edge_weight, local_edges
 
-Aggregation: TypeAlias = Literal["mean", "gcn", "none"]
+Aggregation: TypeAlias = Literal["mean", "gcn", "attention", "edges", "none"]
 
 
 def adjacency(
@@ -27,33 +27,41 @@ def adjacency(
     weight: np.ndarray | None,
     dtype: np.dtype | type,
     present: np.ndarray | None = None,
+    attr: np.ndarray | None = None,
 ) -> SparseMatrix | None:
     """The aggregation matrix [R, K] of a graph in CSR by destination.
 
     `mean`: each row averages over its in-edges (by weight where they carry one; a row without in-edges is zero).
     `gcn`: loops are replaced by one of weight 1 per node, entries are w / sqrt(d_i d_j) with d = `degree` + 1
-    (Kipf and Welling, arXiv 1609.02907). `none`: no matrix.
+    (Kipf and Welling, arXiv 1609.02907). `attention`: the entries of `gcn`, the loop first in each row, all of them 1.
+    `edges`: the edges as they are, entries are w, with `attr` beside them. `none`: no matrix.
     `degree` float64 [K]: in-degree without loops, over the whole graph where results must not depend on the cut.
     `present` bool [K] or None: sources that are not present are left out (a mean is over the rest).
+    `attr` [e, A] or None: of the edges; for `edges` alone.
 
     Raises `InputError` where negative weights leave `gcn` a degree that has no root.
     """
     if aggregation == "none":
         return None
-    gcn = aggregation == "gcn"
+    looped = aggregation in ("gcn", "attention")
     there = np.empty(0, dtype=bool) if present is None else present
     weights = np.empty(0, dtype=np.float32) if weight is None else weight
-    starts = _row_starts(indptr, indices, there, gcn) if gcn or present is not None else indptr
+    starts = _row_starts(indptr, indices, there, looped) if looped or present is not None else indptr
     columns = indices
-    if gcn or starts[-1] < len(indices):
+    if looped or starts[-1] < len(indices):
         columns = np.empty(starts[-1], dtype=indices.dtype)
-        _fill_columns(indptr, indices, there, gcn, columns)
-    values = np.empty(len(columns), dtype=dtype)
-    if gcn:
+        _fill_columns(indptr, indices, there, looped, columns)
+    pattern = Pattern(starts, columns, len(degree))
+    if aggregation == "edges":
+        kept = slice(None) if present is None else present[indices]
+        values = np.ones(len(columns), dtype) if weight is None else weight[kept].astype(dtype)
+        return SparseMatrix(pattern, values, None if attr is None else attr[kept].astype(dtype))
+    values = np.ones(len(columns), dtype=dtype)
+    if aggregation == "gcn":
         _fill_gcn(indptr, indices, weights, there, _gcn_scale(degree), values)
-    else:
+    elif aggregation == "mean":
         _fill_mean(indptr, indices, weights, there, values)
-    return SparseMatrix(Pattern(starts, columns, len(degree)), values)
+    return SparseMatrix(pattern, values)
 
 
 def _gcn_scale(degree: np.ndarray) -> np.ndarray:
@@ -74,32 +82,32 @@ def check_degree(degree: np.ndarray, nodes: np.ndarray | None = None) -> None:
     )
 
 
-# Below, an empty `weight` says that every edge counts 1, and an empty `present` that every source is there. A loop of
-# GCN goes in front of its row's edges, so that sums run in one order in every shard.
+# Below, an empty `weight` says that every edge counts 1, and an empty `present` that every source is there. An added
+# loop goes in front of its row's edges, so that sums run in one order in every shard.
 
 
 @njit(cache=True, nogil=True)
-def _row_starts(indptr, indices, present, gcn):  # type: ignore[no-untyped-def]
+def _row_starts(indptr, indices, present, looped):  # type: ignore[no-untyped-def]
     """Where the entries of each row start, int64 [R + 1]."""
     starts = np.zeros(len(indptr), dtype=np.int64)
     for i in range(len(indptr) - 1):
-        count = 1 if gcn else 0
+        count = 1 if looped else 0
         for e in range(indptr[i], indptr[i + 1]):
-            if _kept(indices[e], i, present, gcn):
+            if _kept(indices[e], i, present, looped):
                 count += 1
         starts[i + 1] = starts[i] + count
     return starts
 
 
 @njit(cache=True, nogil=True)
-def _fill_columns(indptr, indices, present, gcn, columns):  # type: ignore[no-untyped-def]
+def _fill_columns(indptr, indices, present, looped, columns):  # type: ignore[no-untyped-def]
     at = 0
     for i in range(len(indptr) - 1):
-        if gcn:
+        if looped:
             columns[at] = i
             at += 1
         for e in range(indptr[i], indptr[i + 1]):
-            if _kept(indices[e], i, present, gcn):
+            if _kept(indices[e], i, present, looped):
                 columns[at] = indices[e]
                 at += 1
 
@@ -132,8 +140,8 @@ def _fill_gcn(indptr, indices, weight, present, scale, values):  # type: ignore[
 
 
 @njit(inline="always")
-def _kept(source, row, present, gcn):  # type: ignore[no-untyped-def]
-    return (len(present) == 0 or present[source]) and not (gcn and source == row)
+def _kept(source, row, present, looped):  # type: ignore[no-untyped-def]
+    return (len(present) == 0 or present[source]) and not (looped and source == row)
 
 
 @njit(inline="always")
@@ -144,14 +152,15 @@ def _weight(weight, edge):  # type: ignore[no-untyped-def]
 def graph_adjacency(aggregation: Aggregation, graph: Graph, dtype: np.dtype | type) -> SparseMatrix | None:
     """Aggregation over the whole graph, [N, N]."""
     degree = degree_without_loops(graph.indptr, graph.indices, graph.edge_weight)
-    return adjacency(aggregation, graph.indptr, graph.indices, degree, graph.edge_weight, dtype)
+    return adjacency(aggregation, graph.indptr, graph.indices, degree, graph.edge_weight, dtype, attr=graph.edge_attr)
 
 
 def local_adjacency(aggregation: Aggregation, shard: Shard, dtype: np.dtype | type) -> SparseMatrix | None:
     """Aggregation within a part, [n, n]: edges to other parts do not exist, degrees are the part's own."""
     (indptr, indices), weight = local_edges(shard), local_edge_weight(shard)
     degree = degree_without_loops(indptr, indices, weight)
-    return adjacency(aggregation, indptr, indices, degree, weight, dtype)
+    attr = None if shard.edge_attr is None else shard.edge_attr[local_edge_rows(shard)]
+    return adjacency(aggregation, indptr, indices, degree, weight, dtype, attr=attr)
 
 
 def halo_adjacency(
@@ -161,4 +170,6 @@ def halo_adjacency(
 
     `present` bool [n + h] or None: see `adjacency`.
     """
-    return adjacency(aggregation, shard.indptr, shard.indices, shard.degree, shard.edge_weight, dtype, present)
+    return adjacency(
+        aggregation, shard.indptr, shard.indices, shard.degree, shard.edge_weight, dtype, present, shard.edge_attr
+    )

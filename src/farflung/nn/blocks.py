@@ -19,7 +19,7 @@ from farflung.kernels import Pattern, SparseMatrix, formed
 from farflung.kernels.sampling import Block, NeighbourSampler, take_rows
 from farflung.nn.adjacency import Aggregation, check_degree
 from farflung.nn.convs import Conv, Gathered
-from farflung.nn.encoder import Encoder, layer_key
+from farflung.nn.encoder import Encoder, Layer, layer_key
 from farflung.nn.features import numpy_dtype
 
 _DENSE_SPEED = 32
@@ -58,13 +58,15 @@ class Neighbourhoods:
         dtype: torch.dtype,
         fanouts: Sequence[int | None] | None,
         replace: bool = False,
+        attr: np.ndarray | None = None,
     ) -> None:
         """A graph in CSR by destination, `indices` ascending in each row, and how to sample it.
 
         Args:
             aggregation: `mean`: over the sampled in-edges, by weight where they carry one. `gcn`: as `adjacency`
                 normalises, by the degrees of this graph without what is hidden; the sampled entries of a row stand
-                for all of its in-edges (times available / sampled), so that sums are unbiased. `none`: no neighbours.
+                for all of its in-edges (times available / sampled), so that sums are unbiased. `attention`, `edges`:
+                the sampled in-edges, see `adjacency`. `none`: no neighbours.
             indptr: int64 [N + 1].
             indices: int32 or int64 [E].
             weight: [E], or None: every edge counts 1.
@@ -73,6 +75,7 @@ class Neighbourhoods:
             dtype: of the matrices.
             fanouts: neighbours per layer, the first layer's first, None: all; or None: all in every layer.
             replace: whether neighbours are drawn with replacement.
+            attr: of the edges, [E, A], for `edges`; or None.
 
         Raises:
             InputError: where there is not one fan-out per layer, or weights leave `gcn` a degree that has no root.
@@ -87,12 +90,13 @@ class Neighbourhoods:
         self._replace = replace
         if aggregation == "none":
             return
-        if aggregation == "gcn":
+        if aggregation in ("gcn", "attention"):
             indptr, indices, weight = _without_loops(indptr, indices, weight)
+        if aggregation == "gcn":
             self._full_degree = degree_without_loops(indptr, indices, weight)
             check_degree(self._full_degree)
             self._degree = self._full_degree.copy()
-        self._weight = weight
+        self._weight, self._attr = weight, attr
         self.sampler = NeighbourSampler(indptr, indices)
 
     def hide(self, sources: np.ndarray, destinations: np.ndarray) -> None:
@@ -128,6 +132,13 @@ class Neighbourhoods:
         if self._aggregation == "mean":
             values = _mean(block.indptr, block.edges, self._weight, np.empty(len(block.edges), self._dtype))
             return SparseMatrix(Pattern(block.indptr, block.indices, num_columns), values)
+        if self._aggregation == "edges":
+            values = np.ones(len(block.edges)) if self._weight is None else self._weight[block.edges]
+            attr = None if self._attr is None else self._attr[block.edges].astype(self._dtype)
+            return SparseMatrix(Pattern(block.indptr, block.indices, num_columns), values.astype(self._dtype), attr)
+        if self._aggregation == "attention":
+            indptr, indices = _looped(block.indptr, block.indices)
+            return SparseMatrix(Pattern(indptr, indices, num_columns), np.ones(len(indices), self._dtype))
         available = self.sampler.indptr, self.sampler.hidden_in
         values = np.empty(len(block.edges) + block.num_destinations, self._dtype)
         indptr, indices = _gcn(
@@ -136,37 +147,42 @@ class Neighbourhoods:
         return SparseMatrix(Pattern(indptr, indices, num_columns), values)
 
 
+_PRODUCTS = ("mean", "gcn")
+"""Aggregations that are a product with a matrix."""
+
+
 def embed(encoder: Encoder, batch: Batch, key: int | None = None) -> torch.Tensor:
     """What `encoder` makes of the seeds of a batch, [seeds, out]. `key` seeds dropout; None: evaluation."""
     first, *others = encoder.layers
-    h = first.hidden(_gather_first(first.conv, batch), layer_key(key, 0))
+    h = first.hidden(_gather_first(first, batch), layer_key(key, 0))
     for i, (layer, matrix) in enumerate(zip(others, batch.matrices[1:], strict=True), start=1):
-        h = layer.hidden(_gather(layer.conv, matrix, h), layer_key(key, i))
+        h = layer.hidden(_gather(layer, matrix, h), layer_key(key, i))
     return h
 
 
-def _gather_first(conv: Conv, batch: Batch) -> Gathered:
+def _gather_first(layer: Layer, batch: Batch) -> Gathered:
     """What the first layer gathers from constant features: dense rows are read where they lie, sparse ones taken."""
     matrix, x, nodes = batch.matrices[0], batch.x, batch.nodes
     if isinstance(x, SparseMatrix):
-        return conv.aggregate(matrix, take_rows(x, nodes))
-    if matrix is None or _narrow_first(conv, matrix):
-        return conv.aggregate(matrix, torch.index_select(x, 0, torch.from_numpy(nodes)))
+        return layer.gather(matrix, take_rows(x, nodes))
+    if matrix is None or layer.aggregation not in _PRODUCTS or _narrow_first(layer.conv, matrix):
+        return layer.gather(matrix, torch.index_select(x, 0, torch.from_numpy(nodes)))
     there = SparseMatrix(Pattern(matrix.pattern.indptr, nodes[matrix.pattern.indices], x.shape[0]), matrix.values)
-    own = torch.index_select(x, 0, torch.from_numpy(nodes[: matrix.shape[0]])) if conv.reads_own else None
-    return tuple(formed(operand) for operand in conv.aggregate(there, x, own))
+    own = torch.index_select(x, 0, torch.from_numpy(nodes[: matrix.shape[0]])) if layer.reads_own else None
+    return tuple(formed(operand) for operand in layer.gather(there, x, own))
 
 
-def _gather(conv: Conv, matrix: SparseMatrix | None, h: torch.Tensor) -> Gathered:
-    """`conv.aggregate`, formed where a block's many sources make the multiplication of all of them the dearer way."""
-    if matrix is None or _narrow_first(conv, matrix):
-        return conv.aggregate(matrix, h)
-    return _OwnAndMean.apply(h, matrix) if conv.reads_own else (matrix @ h,)
+def _gather(layer: Layer, matrix: SparseMatrix | None, h: torch.Tensor) -> Gathered:
+    """`layer.gather`, formed where a block's many sources make the multiplication of all of them the dearer way."""
+    plain = layer.aggregation in _PRODUCTS and layer.skip is None
+    if matrix is None or not plain or _narrow_first(layer.conv, matrix):
+        return layer.gather(matrix, h)
+    return _OwnAndMean.apply(h, matrix) if layer.reads_own else (matrix @ h,)
 
 
 def _narrow_first(conv: Conv, matrix: SparseMatrix) -> bool:
     """Whether `A (h W)` costs less than `(A h) W`, for A [R, K]."""
-    width, out = conv.weights[0].shape
+    width, out = conv.in_features, conv.out_features
     (num_rows, num_columns), entries = matrix.shape, matrix.num_entries
     dense = width * out / _DENSE_SPEED
     return entries * out + num_columns * dense < entries * width + num_rows * dense
@@ -229,6 +245,21 @@ def _mean(indptr, edges, weight, values):  # type: ignore[no-untyped-def]
             for e in range(start, end):
                 values[e] = weight[edges[e]] / total
     return values
+
+
+@njit(parallel=True, cache=True)
+def _looped(indptr, indices):  # type: ignore[no-untyped-def]
+    """The same rows with a loop in front of each."""
+    num_rows = len(indptr) - 1
+    out_indptr = np.empty(num_rows + 1, dtype=np.int64)
+    out_indices = np.empty(len(indices) + num_rows, dtype=np.int32)
+    out_indptr[0] = 0
+    for i in prange(num_rows):
+        out_indptr[i + 1] = indptr[i + 1] + i + 1
+        out_indices[indptr[i] + i] = i
+        for e in range(indptr[i], indptr[i + 1]):
+            out_indices[e + i + 1] = indices[e]
+    return out_indptr, out_indices
 
 
 @njit(parallel=True, cache=True)

@@ -17,4 +17,11 @@ class ModelConfig(BaseModel):
     hidden: int = Field(256, ge=1, le=65536, description="width of hidden layers (1..65536)")
     norm: Literal["layer", "none"] = Field("layer", description="normalisation after each hidden convolution")
     activation: Literal["relu", "prelu", "elu", "gelu"] = Field("relu", description="after each hidden layer")
+    attention_heads: int = Field(8, ge=1, le=256, description="gat: attention heads of each layer (1..256)")
+    first: Literal["conv", "mlp"] = Field(
+        "conv",
+        description="first layer: a convolution, or an MLP on a node's own features; the layers after that one gather "
+        "class scores, never features",
+    )
+    residual: bool = Field(False, description="whether each layer adds a row of its own input to its output")
     dropout: float = Field(0.3, ge=0, lt=1, description="share of a layer's aggregated input that is dropped (0..1)")

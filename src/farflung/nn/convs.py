@@ -34,6 +34,7 @@ class Conv(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, dropout: float = 0.0) -> None:
         super().__init__()
+        self.in_features, self.out_features = in_features, out_features
         self.dropout = dropout
         self.weights = nn.ParameterList(
             nn.Parameter(torch.empty(in_features, out_features)) for _ in range(self.num_operands)
@@ -92,7 +93,7 @@ class SAGEConv(Conv):
 
     def aggregate(self, matrix: SparseMatrix | None, h: Factor, own: Factor | None = None) -> Gathered:
         assert matrix is not None
-        return (_first(h, matrix.shape[0]) if own is None else own, Product(matrix, h))
+        return (first_rows(h, matrix.shape[0]) if own is None else own, Product(matrix, h))
 
     def combine(self, gathered: Gathered, key: int | None = None) -> torch.Tensor:
         own, mean = gathered[0], gathered[-1]
@@ -109,10 +110,12 @@ class DenseConv(Conv):
     """`h_i W + b`: no neighbours. The layer of an MLP."""
 
     def aggregate(self, matrix: SparseMatrix | None, h: Factor, own: Factor | None = None) -> Gathered:
-        return (h if own is None else own,)
+        if own is not None:
+            return (own,)
+        return (h if matrix is None else first_rows(h, matrix.shape[0]),)
 
 
-def _first(h: Factor, count: int) -> Factor:
+def first_rows(h: Factor, count: int) -> Factor:
     """The first `count` rows of `h`: the destinations among the sources."""
     if h.shape[0] == count:
         return h

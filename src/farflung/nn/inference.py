@@ -65,25 +65,24 @@ class Inference:
 
     def _gathered(self, encoder: Encoder) -> Gathered:
         """What `encoder.prepare` gathers; it depends on no weight, so the next encoder of this kind uses it again."""
-        kind = (type(encoder.layers[0].conv), encoder.dropout == 0)
+        kind = (type(encoder.layers[0].conv), encoder.layers[0].skip is None, encoder.dropout == 0)
         if self._prepared is None or self._prepared[0] != kind:
             self._prepared = kind, encoder.prepare(self.matrix, features_as_factor(self._x, self._dtype))
         return self._prepared[1]
 
     def _embed(self, layer: Layer, h: Input) -> torch.Tensor:
         """One layer's embeddings of all nodes, [N, O], from its input [N, F]."""
-        conv = layer.conv
-        width, out_width = conv.weights[0].shape
+        width, out_width = layer.conv.in_features, layer.conv.out_features
         factor: Factor
         if out_width < width or self.matrix is None:
             factor = cast("torch.Tensor", _MultipliedFirst(h, self._dtype, self.chunks))
         else:
             factor = _as_dense(h, self._dtype)
-        out = torch.empty(h.shape[0], out_width, dtype=self._dtype)
+        out = torch.empty(h.shape[0], layer.out_features, dtype=self._dtype)
         for rows in self.chunks:
             matrix = None if self.matrix is None else _matrix_rows(self.matrix, rows)
-            own = _input_rows(h, rows, self._dtype) if conv.reads_own else None
-            out[rows] = layer.hidden(conv.aggregate(matrix, factor, own))
+            own = _input_rows(h, rows, self._dtype) if layer.reads_own else None
+            out[rows] = layer.hidden(layer.gather(matrix, factor, own))
         return out
 
 
@@ -122,7 +121,9 @@ def _matrix_rows(matrix: SparseMatrix, rows: slice) -> SparseMatrix:
     pattern = matrix.pattern
     indptr = pattern.indptr[rows.start : rows.stop + 1]
     entries = slice(int(indptr[0]), int(indptr[-1]))
-    return SparseMatrix(Pattern(indptr - indptr[0], pattern.indices[entries], matrix.shape[1]), matrix.values[entries])
+    attr = None if matrix.attr is None else matrix.attr[entries]
+    part = Pattern(indptr - indptr[0], pattern.indices[entries], matrix.shape[1])
+    return SparseMatrix(part, matrix.values[entries], attr)
 
 
 def _input_rows(h: Input, rows: slice, dtype: torch.dtype) -> Factor:

@@ -41,6 +41,9 @@ class RunConfig(BaseModel):
         "class), default: public where the graph has one, else random; of links: random, random:0.9/0.05/0.05, "
         "given, directed:0.9/0.05/0.05, default: given where the graph has one, else random",
     )
+    inductive: bool = Field(
+        False, description="train without validation and test nodes and their edges; they are there for evaluation"
+    )
     features: str = Field("given", description="given, degree or gaussian:D")
     normalise: Literal["none", "row"] = Field("none", description="row: features of each node sum to 1")
     method: str = Field("retexo", description="a named method: " + ", ".join(PRESETS))

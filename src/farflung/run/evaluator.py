@@ -31,9 +31,10 @@ class Evaluator(Protocol):
     def metrics(self, weights: Weights, *masks: str) -> dict[str, Metrics]:
         """Metrics by set (`val`, `test`, of nodes also `train`); None where a set is empty."""
 
-    def validate(self, vector: np.ndarray) -> Metrics:
+    def validate(self, vector: np.ndarray, depth: int | None = None) -> Metrics:
         """Validation metrics of a flat weight vector [P]: what a team's `evaluate` answers.
 
+        `depth`: score by the first so many layers alone, the last of them with its head; None: by all.
         All None where a score is not finite: such weights are never the best, and training may go on.
         """
 
@@ -52,8 +53,16 @@ class NodeEvaluator:
 
     def logits(self, weights: Weights) -> np.ndarray:
         """Class scores of every node, [N, C], in the order of the graph."""
+        return self._logits(weights, None)
+
+    def _logits(self, weights: Weights, depth: int | None) -> np.ndarray:
         self.model.load_state_dict(dict(weights))
-        return self._inference.embed(self.model).numpy()
+        h = self._inference.embed(self.model, depth)
+        head = None if depth is None else self.model.layers[depth - 1].head
+        if head is not None:
+            with torch.no_grad():
+                h = head(h)
+        return h.numpy()
 
     def embeddings(self, weights: Weights) -> np.ndarray:
         """Output of the last hidden layer for every node, [N, d]; class scores where there is no hidden layer."""
@@ -64,8 +73,8 @@ class NodeEvaluator:
         logits = self.logits(weights)
         return {mask: self._metrics(logits, mask) for mask in masks}
 
-    def validate(self, vector: np.ndarray) -> Metrics:
-        logits = self.logits(flat.unpack(self.model, vector))
+    def validate(self, vector: np.ndarray, depth: int | None = None) -> Metrics:
+        logits = self._logits(flat.unpack(self.model, vector), depth)
         if not np.isfinite(logits).all():
             return dict.fromkeys(metrics.names(self.task.num_classes, self.task.multilabel))
         return self._metrics(logits, "val")
@@ -104,7 +113,8 @@ class LinkEvaluator:
                 raise InputError(f"links have no set '{mask}' to score: choose from {', '.join(sets)}")
         return {mask: ranking.finish(score_links(self.model.decoder, h, sets[mask], self._chunk)) for mask in masks}
 
-    def validate(self, vector: np.ndarray) -> Metrics:
+    def validate(self, vector: np.ndarray, depth: int | None = None) -> Metrics:
+        assert depth is None
         h = torch.from_numpy(self.embeddings(flat.unpack(self.model, vector)))
         try:
             return ranking.finish(score_links(self.model.decoder, h, self._val, self._chunk))

@@ -51,7 +51,7 @@ class Team(ABC):
         """
 
     def fetch(
-        self, ask: Mapping[int, Message], give: str, take: Mapping[int, Message], deadline: float | None = None
+        self, ask: Mapping[int, Message], give: Message, take: Mapping[int, Message], deadline: float | None = None
     ) -> list[Reply]:
         """Pull remote rows. Each trainer in `ask` answers with the row numbers that it wants, arrays named
         `kind/owner[/...]`. The owners hear `requested` with those of each asker as `kind/asker[/...]`, then `give`,
@@ -70,13 +70,16 @@ class Team(ABC):
         if not here:
             return asked
         receive = {k: message for k, message in take.items() if k in here}
-        gave = self.exchange(dict.fromkeys(range(self.size), Message(give)), receive, deadline)
+        gave = self.exchange(dict.fromkeys(range(self.size), give), receive, deadline)
         missing = {reply.trainer: reply for reply in asked if not reply.done}
         return [missing.get(reply.trainer, reply) for reply in gave]
 
     @abstractmethod
-    def evaluate(self, weights: np.ndarray) -> Mapping[str, float | None]:
-        """Validation metrics of a flat weight vector on the whole graph, scored beside the trainers' clock."""
+    def evaluate(self, weights: np.ndarray, depth: int | None = None) -> Mapping[str, float | None]:
+        """Validation metrics of a flat weight vector on the whole graph, scored beside the trainers' clock.
+
+        `depth`: score by the first so many layers alone, the last of them with its head; None: by all.
+        """
 
     @abstractmethod
     def at_server(self, message: Message) -> Message:

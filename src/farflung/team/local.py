@@ -20,7 +20,7 @@ from farflung.team.link import PROFILES, LinkProfile
 from farflung.team.message import EVALUATOR, SERVER, Message, Reply, Status
 from farflung.trainer import Trainer, TrainerSpec
 
-Score = Callable[[np.ndarray], Mapping[str, float | None]]
+Score = Callable[[np.ndarray, int | None], Mapping[str, float | None]]
 
 
 @dataclass
@@ -160,10 +160,10 @@ class LocalTeam(Team):
         self._carry(up)
         return [_without_payload(reply) for reply in sent]
 
-    def evaluate(self, weights: np.ndarray) -> Mapping[str, float | None]:
+    def evaluate(self, weights: np.ndarray, depth: int | None = None) -> Mapping[str, float | None]:
         if not self._colocated:
             self.ledger.add(self.round, self.phase, "evaluation", SERVER, EVALUATOR, weights.nbytes)
-        return self._score(weights)
+        return self._score(weights, depth)
 
     def at_server(self, message: Message) -> Message:
         if self._own is None:

@@ -21,13 +21,14 @@ KINDS = (
     "gradients",
     "weights",
     "negatives",
+    "neighbours",
     "evaluation",
     "metrics",
     "control",
 )
 """What bytes are for. `control` is the envelope of a message: its verb and scalars, as JSON."""
 
-TRAINING_KINDS = ("features", "embeddings", "embedding-gradients", "gradients", "weights", "negatives")
+TRAINING_KINDS = ("features", "embeddings", "embedding-gradients", "gradients", "weights", "negatives", "neighbours")
 """The kinds that training itself needs; their sums obey closed formulas (docs/methods.md)."""
 
 SERVER = -1
