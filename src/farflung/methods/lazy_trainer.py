@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
 from farflung.graph import FeatureBlock
-from farflung.graph.features import stacked
 from farflung.graph.graph import MASKS
 from farflung.methods.budget import spent
 from farflung.methods.config import parse_budget
@@ -21,7 +19,7 @@ from farflung.seeding import derive, generator
 from farflung.tasks.node_classification import NodeClassification
 from farflung.tasks.node_objective import mask_rows, mask_targets
 from farflung.team import Clock, Message
-from farflung.team.rows import from_arrays, senders, sound, to_arrays
+from farflung.team.halo import Halo, boundary_arrays
 from farflung.trainer import Trainer, TrainerSpec, metric_arrays
 
 
@@ -42,8 +40,8 @@ class LazyTrainer(Trainer):
         self.train_targets = mask_targets(self.task, shard, self.rows["train"], spec.torch_dtype)
         self.embeddings: list[FeatureBlock] = [shard.x]
         """H_0 .. H_l of the inner nodes, [n, d_l]; kept, for a peer that comes back."""
-        self.halo: dict[int, FeatureBlock] = {}
-        """Rows of the halo that came for the layer in training, by owner."""
+        self.halo = Halo(shard, shard.x.shape[1])
+        """Rows of the halo that came for the layer in training."""
         self.layer: int | None = None
         self.gathered: Gathered = ()
         self.train_gathered: Gathered = ()
@@ -68,10 +66,7 @@ class LazyTrainer(Trainer):
         arrays: dict[str, np.ndarray] = {}
         if layer < len(self.embeddings) and self.model.layers[layer].aggregation != "none":
             kind = "embeddings" if layer else "features"
-            for peer in message.scalars["to"]:
-                rows = self.shard.boundary_for(peer)
-                if len(rows):
-                    arrays |= to_arrays(f"{kind}/{peer}", self.embeddings[layer][rows])
+            arrays = boundary_arrays(kind, self.shard, self.embeddings[layer], message.scalars["to"])
         return Message("boundary", {}, arrays)
 
     def on_halo(self, message: Message) -> Message:
@@ -83,13 +78,11 @@ class LazyTrainer(Trainer):
         if layer >= len(self.embeddings):
             return Message("halo", {"behind": True})
         if layer != self.layer:
-            self.layer, self.halo, self.sent, self.best, self.optimiser = layer, {}, None, None, None
+            self.layer, self.sent, self.best, self.optimiser = layer, None, None, None
+            self.halo = Halo(self.shard, self.embeddings[layer].shape[1])
         elif not message.arrays:
             return Message("halo")
-        for peer in senders(message.arrays):
-            rows = from_arrays(message.arrays, peer, self.embeddings[layer].shape[1])
-            if sound(rows, self.embeddings[layer].shape[1]):
-                self.halo[peer] = rows
+        self.halo.take(message.arrays)
         self._gather(layer)
         self.clock.worked("gather")
         return Message("halo")
@@ -168,7 +161,7 @@ class LazyTrainer(Trainer):
         """Owners of halo nodes whose rows did not come."""
         if self._layer.aggregation == "none":
             return []
-        return [owner for owner in np.flatnonzero(np.diff(self.shard.halo_ptr)).tolist() if owner not in self.halo]
+        return self.halo.unheard
 
     @property
     def _layer(self) -> Layer:
@@ -240,30 +233,13 @@ class LazyTrainer(Trainer):
     def _gather(self, layer: int) -> None:
         """Aggregate once over inner and halo rows: from here on, the layer's training needs no graph."""
         shard, dtype = self.shard, self.spec.torch_dtype
-        h = self.embeddings[layer]
-        present = np.ones(shard.num_inner + shard.num_halo, dtype=bool)
-        blocks = [h]
-        for owner in range(shard.num_parts):
-            place = shard.halo_of(owner)
-            count = place.stop - place.start
-            if count == 0:
-                continue
-            if owner in self.halo:
-                blocks.append(self.halo[owner])
-            else:
-                present[shard.num_inner + place.start : shard.num_inner + place.stop] = False
-                blocks.append(_blank(h, count))
-        model = self.model.layers[layer]
-        matrix = halo_adjacency(model.aggregation, shard, numpy_dtype(dtype), present)
-        factor = features_as_factor(stacked(blocks) if matrix is not None else h, dtype)
+        h, model = self.embeddings[layer], self.model.layers[layer]
+        matrix = None
+        if model.aggregation != "none":
+            h, present = self.halo.below(h)
+            matrix = halo_adjacency(model.aggregation, shard, numpy_dtype(dtype), present)
+        factor = features_as_factor(h, dtype)
         with torch.no_grad():
             self.gathered = model.fix(model.gather(matrix, factor))
         self.train_gathered = select(self.gathered, self.rows["train"])
         self.val_gathered = select(self.gathered, self.rows["val"])
-
-
-def _blank(h: FeatureBlock, count: int) -> FeatureBlock:
-    """`count` rows of zeros beside `h`; no aggregate reads them."""
-    if sp.issparse(h):
-        return sp.csr_matrix((count, h.shape[1]), dtype=h.dtype)
-    return np.zeros((count, h.shape[1]), dtype=h.dtype)
