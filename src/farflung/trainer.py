@@ -49,6 +49,8 @@ class TrainerSpec(BaseModel):
     sample: SampleConfig = SampleConfig()
     directed: bool = False
     """Whether a link is a directed edge, not a pair; matters where links are predicted."""
+    boundary_rate: float = 1.0
+    """Share of each boundary's rows that is sent per step; matters where embeddings are."""
     num_relations: int = 1
     """Edge types; matters where the decoder tells them apart."""
 

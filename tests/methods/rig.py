@@ -11,10 +11,11 @@ import torch
 
 from farflung.graph import Graph, choose_split, load
 from farflung.graph.links import split_links
-from farflung.methods import centralised, lazy, llcg, tma
+from farflung.methods import centralised, lazy, llcg, synchronous, tma
 from farflung.methods.base import Keeper, Round, Setting
 from farflung.methods.config import TrainConfig
 from farflung.methods.lazy_trainer import LazyTrainer
+from farflung.methods.synchronous_trainer import SynchronousTrainer
 from farflung.methods.tma_trainer import TMATrainer
 from farflung.nn import ModelConfig
 from farflung.nn.optim import OptimConfig
@@ -80,6 +81,10 @@ class Diary:
             self.after(record)
 
 
+METHODS = {"tma": tma, "lazy": lazy, "centralised": centralised, "llcg": llcg, "synchronous": synchronous}
+TRAINERS = {"lazy": OpenLazyTrainer, "synchronous": SynchronousTrainer}
+
+
 @dataclass
 class Rig:
     """A setting that is ready to train."""
@@ -94,7 +99,7 @@ class Rig:
     method: str
 
     def train(self) -> Rig:
-        {"tma": tma, "lazy": lazy, "centralised": centralised, "llcg": llcg}[self.method].train(self.setting)
+        METHODS[self.method].train(self.setting)
         return self
 
     @property
@@ -163,7 +168,8 @@ def rig(
         if assignment is None
         else Partition.of(graph, np.asarray(assignment, dtype=np.int32), parts)
     )
-    target = OpenLazyTrainer if method == "lazy" else OpenTMATrainer
+    target = TRAINERS.get(method, OpenTMATrainer)
+    options = TrainConfig.model_validate(train)
     spec = TrainerSpec(
         target=f"{target.__module__}:{target.__name__}",
         model=ModelConfig(
@@ -184,6 +190,7 @@ def rig(
         sample=SampleConfig.model_validate(sample or {}),
         links=LinkConfig.model_validate(links or {}),
         directed=split is not None and split.directed,
+        boundary_rate=options.boundary_rate,
     )
     evaluator = evaluator_for(graph, spec, split)
     whole = Partition.of(graph, np.zeros(graph.num_nodes, dtype=np.int32), 1)
@@ -205,7 +212,7 @@ def rig(
         journal=diary,
         keeper=keeper,
         optim=spec.optim,
-        train=TrainConfig.model_validate(train),
+        train=options,
         deal=lambda number: partition(graph, by=by, parts=parts, seed=seed + number).shards,
     )
     return Rig(graph, cut, team, evaluator, keeper, diary, setting, method)

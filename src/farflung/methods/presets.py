@@ -35,6 +35,7 @@ class Procedure:
 CENTRALISED = Procedure("farflung.methods.centralised:train", "farflung.methods.tma_trainer:TMATrainer", whole=True)
 TMA = Procedure("farflung.methods.tma:train", "farflung.methods.tma_trainer:TMATrainer")
 LLCG = Procedure("farflung.methods.llcg:train", "farflung.methods.tma_trainer:TMATrainer", server_trains=True)
+SYNCHRONOUS = Procedure("farflung.methods.synchronous:train", "farflung.methods.synchronous_trainer:SynchronousTrainer")
 LAZY = Procedure("farflung.methods.lazy:train", "farflung.methods.lazy_trainer:LazyTrainer", heads=True)
 
 NODES, LINKS = "node-classification", "link-prediction"
@@ -56,6 +57,7 @@ _ALWAYS = (
     "train.steps",
     "train.time_limit",
     "train.keep",
+    "train.patience",
 )
 _BATCHES = ("sample.*", "links.*")
 _ALONE = (*_ALWAYS, *_BATCHES, "train.interval")
@@ -69,11 +71,13 @@ _COMBINING = (
 )
 _AVERAGING = (*_ALWAYS, *_BATCHES, *_APART, *_COMBINING, "train.soup", "train.moments", "train.redeal")
 _CORRECTING = (*_AVERAGING, "train.correction_steps")
+_SYNCHRONOUS = (*_ALWAYS, *_APART, "train.interval")
+_BOUNDARY = (*_SYNCHRONOUS, "train.boundary_rate")
 _LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "sample.batch")
 
 # One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code) for nodes,
 # TMA's (arXiv 2305.09887) for links.
-_NODES = {
+_NODES: dict[str, dict[str, Any]] = {
     "model": {"layers": 2, "hidden": 256, "norm": "layer", "activation": "relu", "dropout": 0.3},
     "optim": {"lr": 0.003, "weight_decay": 5e-4},
     "train": {"steps": 400, "interval": "10steps"},
@@ -183,6 +187,26 @@ PRESETS: dict[str, Preset] = _table(
             defaults={**_NODES, "partition": {"by": "mincut", "parts": 3, "balance": "edges"}},
             for_links=_LINKS,
             tasks=_BOTH,
+        ),
+        Preset(
+            name="synchronous",
+            procedure=SYNCHRONOUS,
+            about="full graph, full batch: embeddings of boundary nodes and their gradients cross in every step",
+            source="the usual way; baseline of arXiv 2302.13053",
+            uses=_SYNCHRONOUS,
+            defaults={**_NODES, "partition": {"by": "random", "parts": 4}},
+        ),
+        Preset(
+            name="bns",
+            procedure=SYNCHRONOUS,
+            about="synchronous, with a tenth of each boundary's rows, drawn anew in every step",
+            source="arXiv 2203.10983 (BNS-GCN)",
+            uses=_BOUNDARY,
+            defaults={
+                **_NODES,
+                "train": {**_NODES["train"], "boundary_rate": 0.1},
+                "partition": {"by": "random", "parts": 4},
+            },
         ),
         Preset(
             name="retexo",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from farflung.methods.aggregate import aggregator, mean_moments, refuse_non_finite
-from farflung.methods.base import Round, Setting, require_time
+from farflung.methods.base import Patience, Round, Setting, require_time
 from farflung.methods.budget import mean_loss, next_interval, rounds_of, seconds_of
 from farflung.methods.config import Seconds, Steps
 from farflung.methods.soup import greedy_soup
@@ -34,6 +34,7 @@ def train(setting: Setting, correct: Correct | None = None) -> None:
     server.greet()
     server.hand_out()
     require_time(setting, "the initial weights were handed out")
+    patience = Patience(setting.train.patience)
     round, steps = 0, 0
     while (interval := next_interval(setting.train, steps, setting.team.now())) is not None:
         server.redeal(round)
@@ -47,6 +48,7 @@ def train(setting: Setting, correct: Correct | None = None) -> None:
             server.weights = correct(server.weights, round)
         server.hand_out(reset=refused)
         score = setting.team.evaluate(server.weights)
+        better = setting.keeper.offer(round, flat.unpack(setting.model, server.weights), score)
         setting.journal.round(
             Round(
                 round=round,
@@ -56,11 +58,13 @@ def train(setting: Setting, correct: Correct | None = None) -> None:
                 steps={reply.trainer: reply.scalars["steps"] for reply in done},
                 absent=absent(replies) | refused,
                 seconds=setting.team.now(),
-                best=setting.keeper.offer(round, flat.unpack(setting.model, server.weights), score),
+                best=better,
             )
         )
         round += 1
         steps += interval.n if isinstance(interval, Steps) else 0
+        if patience.over(better):
+            break
     if setting.train.soup and round:
         server.soup(round)
 

@@ -28,5 +28,6 @@ def trainer_spec(config: RunConfig, graph: Graph, links: LinkSplit | None = None
         links=config.links,
         sample=config.sample,
         directed=links is not None and links.directed,
+        boundary_rate=config.train.boundary_rate,
         num_relations=1 + max(0 if some is None else int(some.max(initial=0)) for some in types),
     )
