@@ -45,6 +45,7 @@ def test_every_method_trains_and_its_folder_is_complete(method, tmp_path):
         "manifest.json",
         "history.jsonl",
         "ledger.parquet",
+        "timeline.parquet",
         "metrics.json",
         "model.safetensors",
         "checkpoint",

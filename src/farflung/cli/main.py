@@ -34,6 +34,7 @@ app = typer.Typer(
 app.command(short_help="Train a model on a graph in parts.")(training.train)
 app.command(short_help="Train several methods on one graph and tabulate them.")(training.compare)
 app.command(short_help="Score the model of a run folder again.")(results.evaluate)
+app.command(short_help="Time a run on other links, without training again.")(results.replay)
 app.command(short_help="Predict every node with the model of a run folder.")(results.predict)
 app.command(short_help="Write the embedding of every node.")(results.embed)
 app.command(short_help="Cut a graph into parts.")(graphs.partition)

@@ -1,4 +1,4 @@
-"""`farflung evaluate`, `farflung predict` and `farflung embed`."""
+"""What is done with a run folder: `farflung evaluate`, `replay`, `predict` and `embed`."""
 
 from __future__ import annotations
 
@@ -53,3 +53,32 @@ def embed(
     embeddings = SavedRun.open(run).embed()
     embeddings.save(out)
     print(f"{len(embeddings.ids)} nodes written to {out}")
+
+
+def replay(
+    run: o.RunPath,
+    link: Annotated[
+        list[str] | None,
+        typer.Option("--link", metavar="PROFILE", help="Link to time the run on, may be repeated; default: all named."),
+    ] = None,
+    to: Annotated[
+        float | None, typer.Option("--to", metavar="SCORE", help="Validation score to reach, such as 0.9.")
+    ] = None,
+    share: Annotated[
+        float, typer.Option("--share", min=0, max=1, help="Without --to: share of the run's own best score.")
+    ] = 0.99,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Time a finished run on other links, from what it sent and how long it worked. Nothing is trained again."""
+    from farflung.report.tables import console, replay_table
+    from farflung.run.replay import Recorded
+    from farflung.team import PROFILES, parse_profile
+
+    recorded = Recorded.open(run)
+    best = recorded.best
+    score = to if to is not None or best is None else share * best
+    rows = [recorded.told(parse_profile(text), score) for text in link or PROFILES]
+    if as_json:
+        print(json.dumps({"metric": recorded.metric, "best": best, "score": score, "links": rows}, indent=2))
+    else:
+        console().print(replay_table(str(run), recorded.metric, score, rows))

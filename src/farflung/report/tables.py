@@ -65,6 +65,24 @@ def metrics_table(metrics: Mapping[str, Mapping[str, float | None]]) -> Table:
     return listing("", ["metric", *metrics], ([n, *(_score(v.get(n)) for v in metrics.values())] for n in names))
 
 
+def replay_table(run: str, metric: str, score: float | None, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Times of a run on several links, `rows` as `Recorded.told`; `score`: what was to be reached, None: nothing."""
+    goal = f"to {metric} {'-' if score is None else f'{score:.4f}'}"
+    return listing(
+        f"{run}: time on a link",
+        ["link", "whole run", goal, "in round"],
+        (
+            [
+                row["link"],
+                seconds(row["seconds"]),
+                _known(row["seconds_to_score"], seconds),
+                _known(row["round"], lambda number: f"{number + 1:.0f}"),
+            ]
+            for row in rows
+        ),
+    )
+
+
 def _score(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 

@@ -4,6 +4,7 @@ config.yaml        every option, resolved: `farflung train --config DIR/config.y
 manifest.json      format version, tool versions, threads, seeds, digests, the model's shape
 history.jsonl      one line per round, as it ends
 ledger.parquet     every byte that left a trainer or the server
+timeline.parquet   the clock in work and departures, to be told again for another link
 metrics.json       the result
 checkpoint/        last and best weights, also of a run that was cut short
 model.safetensors  the chosen weights
@@ -35,10 +36,11 @@ FORMAT_VERSION = 1
 
 CONFIG, MANIFEST, HISTORY = "config.yaml", "manifest.json", "history.jsonl"
 LEDGER, METRICS, MODEL, CHECKPOINT = "ledger.parquet", "metrics.json", "model.safetensors", "checkpoint"
+TIMELINE = "timeline.parquet"
 GRAPH, PARTITION = "graph.npz", "partition"
 RUNNING = ".running"
 """There while a run writes to the folder."""
-_CONTENTS = (RUNNING, CONFIG, MANIFEST, HISTORY, LEDGER, METRICS, MODEL, CHECKPOINT, GRAPH, PARTITION)
+_CONTENTS = (RUNNING, CONFIG, MANIFEST, HISTORY, LEDGER, TIMELINE, METRICS, MODEL, CHECKPOINT, GRAPH, PARTITION)
 
 _KEPT = ("last", "best")
 """What a checkpoint holds of a `Keeper`."""

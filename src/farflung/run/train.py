@@ -27,7 +27,7 @@ from farflung.partition.diagnosis import partition_warnings
 from farflung.partition.store import StoredShards
 from farflung.run.config import RunConfig, flatten, resolve
 from farflung.run.evaluator import Evaluator, evaluator_for
-from farflung.run.folder import GRAPH, LEDGER, PARTITION, RunFolder
+from farflung.run.folder import GRAPH, LEDGER, PARTITION, TIMELINE, RunFolder
 from farflung.run.predict import Embeddings, Predictions
 from farflung.run.progress import FolderJournal, Journals, MemoryJournal
 from farflung.run.saved import SavedRun
@@ -36,6 +36,7 @@ from farflung.run.spec import trainer_spec
 from farflung.run.threads import cpu_threads
 from farflung.team import Clock, FaultPlan, Ledger, parse_profile
 from farflung.team.local import LocalTeam
+from farflung.team.timeline import Timeline
 from farflung.trainer import TrainerSpec
 
 JournalMaker = Callable[[RunConfig, Ledger], AbstractContextManager[Journal]]
@@ -58,6 +59,7 @@ class Run:
     """With the features and the split of the run."""
     partition: Partition
     folder: Path | None
+    timeline: Timeline
     links: LinkSplit | None = None
     """The links that were predicted; None where nodes were classified."""
 
@@ -190,6 +192,7 @@ def execute(
         graph=source.graph,
         partition=source.partition,
         folder=None if folder is None else folder.path,
+        timeline=work.team.timeline,
         links=source.links,
     )
 
@@ -274,6 +277,7 @@ class _Work:
         """Put down a finished run."""
         folder.write_model(self.model.state_dict())
         self.team.ledger.save(folder.path / LEDGER)
+        self.team.timeline.save(folder.path / TIMELINE)
         folder.write_checkpoint(self.keeper)
         folder.write_metrics(metrics)
 
@@ -283,6 +287,7 @@ class _Work:
         steps: tuple[Callable[[], None], ...] = (
             lambda: folder.write_checkpoint(self.keeper),
             lambda: self.team.ledger.save(folder.path / LEDGER),
+            lambda: self.team.timeline.save(folder.path / TIMELINE),
             lambda: folder.write_metrics(self.metrics(scores, complete=False)),
         )
         for step in steps:

@@ -10,12 +10,15 @@ import numpy as np
 from farflung.errors import AllTrainersLostError
 from farflung.team.ledger import Ledger
 from farflung.team.message import Message, Reply
+from farflung.team.timeline import Timeline
 
 
 class Team(ABC):
-    """Some trainers, the ledger of what they sent, and a clock."""
+    """Some trainers, the ledger of what they sent, and a clock with its timeline."""
 
     ledger: Ledger
+    timeline: Timeline
+    """What its clock is made of."""
     size: int
     """Number of trainers M; they are called 0..M-1."""
     round: int = 0

@@ -18,6 +18,7 @@ from farflung.team.faults import FaultPlan
 from farflung.team.ledger import Ledger
 from farflung.team.link import PROFILES, LinkProfile
 from farflung.team.message import EVALUATOR, SERVER, Message, Reply, Status
+from farflung.team.timeline import Timeline
 from farflung.trainer import Trainer, TrainerSpec
 
 Score = Callable[[np.ndarray, int | None], Mapping[str, float | None]]
@@ -81,6 +82,7 @@ class LocalTeam(Team):
         if colocated and len(shards) != 1:
             raise FarflungError("a co-located team has one trainer: give it one shard")
         self.ledger = Ledger()
+        self.timeline = Timeline()
         self.size = len(shards)
         self._shards = shards
         self._spec = spec
@@ -175,7 +177,7 @@ class LocalTeam(Team):
             raise TrainerError(
                 f"the server failed in round {self.round} on '{message.verb}': {type(error).__name__}: {error}"
             ) from error
-        self._now += self._clock.now() - start
+        self._work(self._clock.now() - start)
         return answer
 
     def _server_trainer(self) -> Trainer:
@@ -208,8 +210,13 @@ class LocalTeam(Team):
         replies = [self._ask(k, messages[k], deadline) for k in sorted(messages)]
         waits = [reply.seconds for reply in replies if reply.status is not Status.DEAD]
         slowest = max(waits, default=0.0)
-        self._now += slowest if deadline is None else min(slowest, deadline)
+        self._work(slowest if deadline is None else min(slowest, deadline))
         return replies
+
+    def _work(self, seconds: float) -> None:
+        """Everybody waits for the slowest."""
+        self.timeline.work(self.round, seconds)
+        self._now += seconds
 
     def _ask(self, k: int, message: Message, deadline: float | None) -> Reply:
         if self._faults.dead(k, self.round):
@@ -238,16 +245,19 @@ class LocalTeam(Team):
         if self._colocated or not traffic.entries:
             return
         senders, receivers, totals = [], [], []
-        by_kind: dict[str, list[tuple[int, int, int]]] = {}
+        by_kind: dict[str, list[tuple[int, int, int, bool]]] = {}
         for sender, receiver, sizes, awaited in traffic.entries:
             senders.append(sender)
             receivers.append(receiver)
             totals.append(sum(sizes.values()) if awaited else 0)
             for kind, size in sizes.items():
-                by_kind.setdefault(kind, []).append((sender, receiver, size))
+                by_kind.setdefault(kind, []).append((sender, receiver, size, awaited))
+        begin, late = len(self.ledger), []
         for kind, entries in by_kind.items():
             columns = np.array(entries, dtype=np.int64).T
+            late += (len(self.ledger) + np.flatnonzero(columns[3] == 0)).tolist()
             self.ledger.add(self.round, self.phase, kind, columns[0], columns[1], columns[2])
+        self.timeline.depart(self.round, begin, len(self.ledger), late)
         self._now += self._link.seconds(np.array(senders), np.array(receivers), np.array(totals))
 
 
