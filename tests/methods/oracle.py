@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
-from dense_attention import attention
 from rig import Rig, flat_vector
 
+from dense_attention import attention
 from farflung.graph import Graph
 from farflung.nn import ModelConfig, build_encoder
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from dense_attention import attention
 
+from dense_attention import attention
 from farflung.errors import InputError
 from farflung.kernels import SparseMatrix
 from farflung.nn import Encoder, ModelConfig, build_encoder, layer_key

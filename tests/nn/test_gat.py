@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from dense_attention import attention
 from pydantic import ValidationError
 from torch_geometric.nn import GATConv as PygGAT
 
+from dense_attention import attention
 from farflung.graph import Graph
 from farflung.kernels import Neighbours, SparseMatrix
 from farflung.kernels.dropout import drop
