@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from rig import Rig, flat_vector
 
+from dense_attention import attention
 from farflung.graph import Graph
 from farflung.nn import ModelConfig, build_encoder
 
@@ -16,17 +17,23 @@ Parts = Callable[[int], Sequence[int]]
 
 
 def dense_matrix(encoder: str, graph: Graph, part: np.ndarray, missing: Sequence[int] = ()) -> torch.Tensor:
-    """The aggregation matrix [N, N], edge by edge. Rows of parts in `missing` do not reach other parts."""
+    """The aggregation matrix [N, N], edge by edge; for gat how often each edge is there.
+
+    Rows of parts in `missing` do not reach other parts.
+    """
     n = graph.num_nodes
     matrix = np.zeros((n, n))
     degree = np.zeros(n)
     for v in range(n):
         for e in range(graph.indptr[v], graph.indptr[v + 1]):
-            u, w = graph.indices[e], 1.0 if graph.edge_weight is None else float(graph.edge_weight[e])
+            u = graph.indices[e]
+            w = 1.0 if graph.edge_weight is None or encoder == "gat" else float(graph.edge_weight[e])
             degree[v] += w if u != v else 0
             if (encoder == "sage" or u != v) and (part[u] == part[v] or part[u] not in missing):
                 matrix[v, u] += w
-    if encoder == "gcn":
+    if encoder == "gat":
+        matrix += np.eye(n)
+    elif encoder == "gcn":
         matrix = (matrix + np.eye(n)) / np.sqrt(np.outer(degree + 1, degree + 1))
     else:
         total = matrix.sum(axis=1, keepdims=True)
@@ -49,11 +56,11 @@ def lazy_loop(
     """
     graph, part = run.graph, run.partition.assignment
     config, optim = run.setting.model, run.setting.optim
-    encoder = "sage" if config.aggregation == "mean" else "gcn"
+    encoder = {"gcn": "gcn", "mean": "sage", "attention": "gat"}[config.aggregation]
     everyone = range(run.partition.num_parts)
     widths = [layer.conv.bias.numel() for layer in config.layers]
     model = build_encoder(
-        ModelConfig(encoder=encoder, layers=len(widths), hidden=widths[0], dropout=0.0),
+        ModelConfig(encoder=encoder, layers=len(widths), hidden=max(widths[0], 16), dropout=0.0),
         graph.num_features,
         graph.num_classes,
         True,
@@ -94,8 +101,11 @@ def lazy_loop(
 
 def hidden(layer, conv, h, matrix, last: bool) -> torch.Tensor:  # type: ignore[no-untyped-def]
     """Conv, norm and ReLU, spelt out."""
-    gathered = [h, matrix @ h] if len(conv.weights) == 2 else [matrix @ h]
-    out = sum(g @ w for g, w in zip(gathered, conv.weights, strict=True)) + conv.bias
+    if conv.aggregation == "attention":
+        out = attention(conv, matrix, h)
+    else:
+        gathered = [h, matrix @ h] if len(conv.weights) == 2 else [matrix @ h]
+        out = sum(g @ w for g, w in zip(gathered, conv.weights, strict=True)) + conv.bias
     if last:
         return out
     mean, var = out.mean(dim=1, keepdim=True), out.var(dim=1, unbiased=False, keepdim=True)

@@ -36,20 +36,27 @@ def boundaries(graph: Graph, assignment: np.ndarray) -> dict[tuple[int, int], se
     return found
 
 
+def conv_parameters(encoder: str, before: int, after: int, last: bool) -> int:
+    """Weights and bias; of attention also two vectors a head, 8 heads, each of the whole width in the last layer."""
+    if encoder == "gat":
+        width = after * 8 if last else after
+        return before * width + 2 * width + after
+    return (2 if encoder == "sage" else 1) * before * after + after
+
+
 def layer_parameters(encoder: str, widths: list[int], classes: int) -> list[int]:
     """Parameters of each layer with norm and head, by hand."""
     sizes = []
     for i, (before, after) in enumerate(pairwise(widths)):
-        conv = (2 if encoder == "sage" else 1) * before * after + after
         last = i == len(widths) - 2
+        conv = conv_parameters(encoder, before, after, last)
         sizes.append(conv if last else conv + 2 * after + after * classes + classes)
     return sizes
 
 
 def encoder_parameters(encoder: str, widths: list[int]) -> int:
     """Parameters of the whole network without heads, by hand."""
-    matrices = 2 if encoder == "sage" else 1
-    convs = sum(matrices * a * b + b for a, b in pairwise(widths))
+    convs = sum(conv_parameters(encoder, a, b, i == len(widths) - 2) for i, (a, b) in enumerate(pairwise(widths)))
     return convs + sum(2 * width for width in widths[1:-1])
 
 
@@ -58,7 +65,7 @@ def training_kinds(run: Rig) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("layers", [2, 3])
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize("name", ["digits", "cora", "sbm"])
 def test_tma(name: str, encoder: str, layers: int, request: pytest.FixtureRequest) -> None:
     graph = graph_named(name, request)
@@ -74,7 +81,7 @@ def test_tma(name: str, encoder: str, layers: int, request: pytest.FixtureReques
 
 
 @pytest.mark.parametrize("layers", [2, 3])
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize("name", ["digits", "cora", "sbm"])
 def test_lazy(name: str, encoder: str, layers: int, request: pytest.FixtureRequest) -> None:
     graph = graph_named(name, request)

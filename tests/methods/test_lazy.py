@@ -51,19 +51,19 @@ def check_cuts(graph: Graph, encoder: str, keep: str, rounds: int = 50, layers: 
 
 
 @pytest.mark.parametrize("keep", ["last", "best"])
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_digits_do_not_depend_on_the_cut(encoder: str, keep: str) -> None:
     check_cuts(digits(), encoder, keep)
 
 
 @pytest.mark.parametrize("keep", ["last", "best"])
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_cora_does_not_depend_on_the_cut(encoder: str, keep: str, data_dir: Path) -> None:
     check_cuts(choose_split(load("cora"), "public", 0), encoder, keep)
 
 
 @pytest.mark.parametrize("keep", ["last", "best"])
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_loops_isolated_nodes_and_directed_edges_do_not_depend_on_the_cut(encoder: str, keep: str) -> None:
     check_cuts(tangled(), encoder, keep, layers=2)
     check_cuts(tangled(), encoder, keep, rounds=20, layers=3)
@@ -71,7 +71,7 @@ def test_loops_isolated_nodes_and_directed_edges_do_not_depend_on_the_cut(encode
 
 @pytest.mark.parametrize("graph", [blocks, tangled])
 @pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_it_is_the_loop_of_the_paper(encoder: str, layers: int, graph) -> None:  # type: ignore[no-untyped-def]
     run = rig(
         graph(), "lazy", parts=3, encoder=encoder, layers=layers, dtype="float64", steps=10 * layers, keep="last"

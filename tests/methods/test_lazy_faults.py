@@ -49,7 +49,7 @@ def check(run: Rig, gone: set[int], unheard: dict[int, set[int]] | None = None) 
     assert len(run.history) == 2 * T
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_one_that_never_starts(encoder: str) -> None:
     run = broken("kill:1@0", encoder=encoder).train()
     check(run, set(range(20)), {0: set(range(20)), 1: set(range(20))})
@@ -57,7 +57,7 @@ def test_one_that_never_starts(encoder: str) -> None:
     assert (SERVER, 1) not in run.ledger.matrix() and 1 not in run.ledger.sent_by()
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_one_that_is_killed_in_round_2(encoder: str) -> None:
     run = broken("kill:1@2", encoder=encoder).train()
     check(run, set(range(2, 20)), {1: set(range(10, 20))})
@@ -77,7 +77,7 @@ def test_one_that_is_slow_when_nobody_waits_for_ever_is_waited_for() -> None:
     assert run.team.now() == pytest.approx(100 + 20 * 0.125)
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_one_that_is_slow_at_an_exchange(encoder: str) -> None:
     """Its rows miss rounds 10 and 11; once it answers again, they are sent."""
     run = broken("delay:1@10=100s", deadline="50s", encoder=encoder).train()
@@ -95,7 +95,7 @@ def test_one_that_hangs() -> None:
     assert not hung.any(), "one that hangs sends nothing"
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize("back", [3, 5, 9])
 def test_one_that_comes_back(encoder: str, back: int) -> None:
     run = broken(f"kill:1@2-{back}", encoder=encoder).train()
@@ -104,12 +104,12 @@ def test_one_that_comes_back(encoder: str, back: int) -> None:
     assert run.history[back].absent[1] == "came back, catching up"
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_one_that_comes_back_in_the_second_layer(encoder: str) -> None:
     check(broken("kill:1@13-15", encoder=encoder).train(), {13, 14, 15})
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_rows_of_one_that_is_gone_at_an_exchange_are_left_out_and_come_with_it(encoder: str) -> None:
     run = broken("kill:1@10-12", encoder=encoder).train()
     check(run, {10, 11, 12}, {1: {10, 11, 12}})
@@ -147,7 +147,7 @@ def gradients(run: Rig, weights_of: Rig | None = None, layer: int | None = None)
     return [reply.arrays["gradients"] for reply in replies]
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize(("layers", "faults"), [(1, "kill:1@3-6"), (2, "kill:1@13-15"), (3, "kill:1@22-24")])
 def test_after_catching_up_gradients_equal_those_of_the_undisturbed_run(encoder: str, layers: int, faults: str) -> None:
     steps = T * layers

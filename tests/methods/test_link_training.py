@@ -90,7 +90,7 @@ def test_one_trainer_is_a_plain_loop(directed: bool, mask: bool) -> None:
     assert np.allclose(one.vector(), plain_loop(one.graph, directed, 7, 40, mask), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage", "mlp"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat", "mlp"])
 @pytest.mark.parametrize("decoder", ["mlp", "dot", "distmult"])
 def test_sampled_training_repeats_and_learns(encoder: str, decoder: str) -> None:
     options = {"encoder": encoder, "links": {**LINKS, "decoder": decoder}, "sample": SAMPLE, "steps": 60, "lr": 0.02}
@@ -182,7 +182,7 @@ def test_a_part_without_edges_weighs_nothing() -> None:
     assert one.keeper.best_score is not None
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage", "mlp"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat", "mlp"])
 def test_metrics_do_not_depend_on_the_number_of_parts(encoder: str) -> None:
     """Test links dealt to 2, 3 or 5 owners, each scoring its own in chunks of another size: one MRR."""
     one = rig(blocks(), "tma", encoder=encoder, links=LINKS, sample=SAMPLE, steps=10, interval=5).train()

@@ -12,7 +12,7 @@ from test_tma import trainers_of
 from farflung.graph import Graph, Split
 
 METHODS = ["tma", "lazy"]
-ENCODERS = ["gcn", "sage", "mlp"]
+ENCODERS = ["gcn", "sage", "gat", "mlp"]
 
 
 def trained(graph: Graph, method: str, **options: object) -> Rig:
@@ -70,7 +70,7 @@ def test_an_empty_part_trains_and_weighs_nothing(method: str, encoder: str, spar
     assert [record.val for record in run.history] == [record.val for record in without.history]
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize("method", METHODS)
 def test_trainers_without_labels_weigh_nothing_and_answer(method: str, encoder: str) -> None:
     """All training labels are in part 0; the others are heard and their nodes validated."""
@@ -101,7 +101,7 @@ def test_the_mean_of_one_that_has_labels_is_its_own() -> None:
     assert all(np.array_equal(held.arrays["weights"], run.vector()) for held in run.reveal())
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize("method", METHODS)
 def test_parts_that_share_no_boundary(method: str, encoder: str) -> None:
     graph = two_components()
@@ -113,7 +113,7 @@ def test_parts_that_share_no_boundary(method: str, encoder: str) -> None:
         assert np.abs(run.vector() - weights).max() <= 1e-9
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_part_that_is_a_component_beside_parts_that_are_not(method: str, encoder: str) -> None:
     graph = two_components()

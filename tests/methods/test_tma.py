@@ -62,7 +62,7 @@ def plain(graph: Graph, encoder: str, dropout: float, dtype: str) -> PlainTraine
 @pytest.mark.parametrize("method", ["tma", "centralised"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_one_trainer_is_a_plain_loop_to_the_bit(encoder: str, dtype: str, dropout: float, method: str) -> None:
     graph = blocks()
     one = rig(
@@ -86,7 +86,7 @@ def test_one_trainer_is_a_plain_loop_to_the_bit(encoder: str, dtype: str, dropou
         assert np.array_equal(held.arrays[f"weights/{name}"], np.concatenate(state))
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_one_trainer_is_a_plain_loop_on_digits_and_on_a_tangled_graph(encoder: str) -> None:
     for graph in (digits(), tangled()):
         one = rig(graph, "tma", parts=1, encoder=encoder, dropout=0.3, steps=12, interval=5).train()

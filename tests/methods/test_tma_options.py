@@ -27,7 +27,7 @@ def test_batches_show_every_example_once_per_epoch() -> None:
     assert not np.array_equal(Batches(4097, 1024, seed=3, part=2)[0], again[0])
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "sage", "mlp"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat", "mlp"])
 def test_one_batch_of_full_neighbourhoods_is_full_batch_training(encoder: str) -> None:
     options = {"parts": 3, "encoder": encoder, "dtype": "float64", "steps": 12, "interval": 4}
     full = rig(blocks(), "tma", **options).train()
@@ -36,7 +36,7 @@ def test_one_batch_of_full_neighbourhoods_is_full_batch_training(encoder: str) -
 
 
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+@pytest.mark.parametrize("encoder", ["gcn", "sage", "gat"])
 def test_sampled_training_repeats_and_learns(encoder: str, replace: bool) -> None:
     options = {"encoder": encoder, "steps": 60, "interval": 20, "dropout": 0.2}
     sample = {"fanouts": "3,3", "batch": 16, "replace": replace}

@@ -1,3 +1,4 @@
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -5,21 +6,29 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from dense_attention import attention
 from farflung.errors import InputError
 from farflung.kernels import SparseMatrix
 from farflung.nn import Encoder, ModelConfig, build_encoder, layer_key
+from farflung.nn.adjacency import adjacency
 from farflung.nn.blocks import Batch, Neighbourhoods, embed
 
-ENCODERS = pytest.mark.parametrize("encoder", ["gcn", "sage", "mlp"])
+ENCODERS = pytest.mark.parametrize("encoder", ["gcn", "sage", "gat", "mlp"])
 FEATURES = pytest.mark.parametrize("sparse", [False, True])
-AGGREGATION = {"gcn": "gcn", "sage": "mean", "mlp": "none"}
+AGGREGATION = {"gcn": "gcn", "sage": "mean", "gat": "attention", "mlp": "none"}
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 NONE = np.empty(0, np.int64)
 
 
 def build(encoder: str, layers: int = 2, hidden: int = 7, width: int = 5, **options) -> Encoder:
     """An encoder of 3 classes, in float64, whose biases are not at their initial values."""
-    config = ModelConfig(encoder=encoder, layers=layers, hidden=hidden, **{"dropout": 0.0, **options})
+    config = ModelConfig(
+        encoder=encoder,
+        layers=layers,
+        hidden=hidden,
+        attention_heads=math.gcd(hidden, 2),
+        **{"dropout": 0.0, **options},
+    )
     model = build_encoder(config, width, 3, False, 0, torch.float64)
     for parameter in model.parameters():
         parameter.data += 0.1
@@ -67,9 +76,12 @@ def without(graph, sources: np.ndarray, destinations: np.ndarray) -> SimpleNames
 def plain(model: Encoder, encoder: str, matrices: list, h: torch.Tensor) -> torch.Tensor:
     """An encoder of ReLU layers without norm, by its formula on dense matrices [R, K]."""
     for i, (layer, a) in enumerate(zip(model.layers, matrices, strict=True)):
-        gathered = {"gcn": lambda a, h: [a @ h], "sage": lambda a, h: [h[: len(a)], a @ h], "mlp": lambda a, h: [h]}
-        operands = gathered[encoder](a, h)
-        h = layer.conv.bias + sum(g @ w for g, w in zip(operands, layer.conv.weights, strict=True))
+        if encoder == "gat":
+            h = attention(layer.conv, a, h)
+        else:
+            gathered = {"gcn": lambda a, h: [a @ h], "sage": lambda a, h: [h[: len(a)], a @ h], "mlp": lambda a, h: [h]}
+            operands = gathered[encoder](a, h)
+            h = layer.conv.bias + sum(g @ w for g, w in zip(operands, layer.conv.weights, strict=True))
         h = h if i == len(model.layers) - 1 else h * (h > 0)
     return h
 
@@ -87,7 +99,11 @@ def test_all_neighbours_give_the_whole_graph_without_what_is_hidden(
         pairs = pairs_to_hide(graph, count)
         inputs.hide(*pairs)
         matrix = None
-        if encoder != "mlp":
+        if encoder == "gat":
+            rest = without(graph, *pairs)
+            unread = np.zeros(graph.num_nodes)
+            matrix = adjacency("attention", rest.indptr, rest.indices, unread, rest.edge_weight, np.float64)
+        elif encoder != "mlp":
             naive = naive_matrix(AGGREGATION[encoder], without(graph, *pairs))
             matrix = SparseMatrix.from_scipy(sp.csr_matrix(naive), np.float64)
         expected = model(matrix, model.prepare(matrix, x))[torch.from_numpy(seeds)]
@@ -144,7 +160,8 @@ def test_rows_keep_the_order_of_edges_with_the_loop_in_front(encoder, loopy_grap
         assert matrix is None
         return
     # In-edges of 1: 0, 0, 3; of 2: 2 (a loop); of 4: none.
-    expected = {"sage": ([0, 1, 4, 4], [0, 3, 3, 4]), "gcn": ([0, 1, 5, 6], [0, 1, 3, 3, 4, 2])}[encoder]
+    looped = [0, 1, 5, 6], [0, 1, 3, 3, 4, 2]
+    expected = {"sage": ([0, 1, 4, 4], [0, 3, 3, 4]), "gcn": looped, "gat": looped}[encoder]
     np.testing.assert_array_equal(matrix.pattern.indptr, expected[0])
     np.testing.assert_array_equal(matrix.pattern.indices, expected[1])
     assert matrix.shape == (3, 5)

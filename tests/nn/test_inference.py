@@ -16,13 +16,13 @@ from farflung.nn import Encoder, ModelConfig, build_encoder, graph_adjacency
 from farflung.nn.features import features_as_factor, numpy_dtype
 from farflung.nn.inference import EDGES_PER_ROW, Inference, row_chunks
 
-ENCODERS = pytest.mark.parametrize("kind", ["gcn", "sage", "mlp"])
+ENCODERS = pytest.mark.parametrize("kind", ["gcn", "sage", "gat", "mlp"])
 N = 24
 CHUNKS = (1, 7, N - 1, N)
 
 
 def encoder(kind: str, layers: int = 2, hidden: int = 8, dtype: str = "float64", dropout: float = 0.0) -> Encoder:
-    config = ModelConfig(encoder=kind, layers=layers, hidden=hidden, dropout=dropout)
+    config = ModelConfig(encoder=kind, layers=layers, hidden=hidden, dropout=dropout, attention_heads=2)
     return build_encoder(config, 5, 3, False, 7, getattr(torch, dtype))
 
 
@@ -63,8 +63,9 @@ def test_equals_the_full_forward_for_any_chunk(graph, naive_matrix, kind, featur
     for layers, hidden in ((1, 8), (2, 8), (2, 4), (3, 4)):
         model = encoder(kind, layers, hidden)
         expected = full(model, graph)
-        matrix = None if kind == "mlp" else naive_matrix({"gcn": "gcn", "sage": "mean"}[kind], graph)
-        np.testing.assert_allclose(expected, naive(model, graph, matrix), rtol=1e-9, atol=1e-11)
+        if kind != "gat":  # the formula of attention has tests of its own
+            matrix = None if kind == "mlp" else naive_matrix({"gcn": "gcn", "sage": "mean"}[kind], graph)
+            np.testing.assert_allclose(expected, naive(model, graph, matrix), rtol=1e-9, atol=1e-11)
         for chunk in CHUNKS:
             found = Inference(model.aggregation, graph, torch.float64, chunk).embed(model)
             assert not found.requires_grad
@@ -133,8 +134,8 @@ def test_no_more_rows_than_a_chunk_are_converted_or_gathered_at_a_time(kind, mon
         layer.conv.combine = lambda g, key=None, f=combine: gathered.append(g[-1].shape[0]) or f(g, key)
     inference.embed(model)
     assert max(taken) == 7
-    # Once for the product with the neighbours' weights (GCN, SAGE), once as the rows themselves (SAGE, MLP).
-    assert sum(taken) == {"gcn": N, "sage": 2 * N, "mlp": N}[kind]
+    # Once for the product with the neighbours' weights (GCN, SAGE, GAT), once as the rows themselves (SAGE, MLP).
+    assert sum(taken) == {"gcn": N, "sage": 2 * N, "gat": N, "mlp": N}[kind]
     assert gathered == 2 * [7, 7, 7, 3]
 
 

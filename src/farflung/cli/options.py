@@ -18,7 +18,7 @@ def flag(flag: str, metavar: str, text: str) -> Any:
 
 
 Text = str | None
-Encoder = Annotated[Text, flag("--encoder", "gcn|sage|mlp", "Kind of the convolution.")]
+Encoder = Annotated[Text, flag("--encoder", "gcn|sage|gat|mlp", "Kind of the convolution.")]
 TaskOption = Annotated[Text, flag("--task", "node-classification|link-prediction", "What the model learns.")]
 Fanouts = Annotated[Text, flag("--fanouts", "10,25|full", "Neighbours drawn per node, one number per layer.")]
 Batch = Annotated[Text, flag("--batch", "N", "Training nodes, or positive links, per step.")]

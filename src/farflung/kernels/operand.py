@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from farflung.kernels.dropout import drop, dropout
-from farflung.kernels.sparse import SparseMatrix
+from farflung.kernels.sparse import Pattern, SparseMatrix
 
 DENSE_FROM = 0.25
 """A sparse product with at least this share of entries is kept dense: a dense multiplication is then faster."""
@@ -57,10 +57,12 @@ def formed(operand: Operand) -> torch.Tensor | SparseMatrix | Neighbours: ...
 def formed(operand: Operand) -> torch.Tensor | SparseMatrix | Neighbours:
     """The operand as a plain factor: products are multiplied out, and what is sparse stays so while that is faster.
 
-    Neighbours cannot be formed without weights and stay as they are.
+    Neighbours cannot be formed without weights; the rows of their sources are.
     """
-    if isinstance(operand, torch.Tensor | Neighbours):
+    if isinstance(operand, torch.Tensor):
         return operand
+    if isinstance(operand, Neighbours):
+        return Neighbours(operand.edges, formed(operand.factor), operand.own)
     if isinstance(operand, Product):
         if isinstance(operand.factor, torch.Tensor):
             return operand.adjacency @ operand.factor
@@ -107,12 +109,28 @@ def times(operand: Operand, weight: torch.Tensor) -> torch.Tensor:
     return (operand.adjacency @ operand.factor) @ weight
 
 
+def _referenced(edges: SparseMatrix, factor: torch.Tensor | SparseMatrix, own: np.ndarray) -> Neighbours:
+    """Neighbours without the sources that are neither in an edge nor a destination."""
+    indices = edges.pattern.indices
+    used = np.zeros(factor.shape[0], dtype=bool)
+    used[indices] = True
+    used[own] = True
+    kept = np.flatnonzero(used)
+    if len(kept) == len(used):
+        return Neighbours(edges, factor, own)
+    place = np.cumsum(used) - 1
+    pattern = Pattern(edges.pattern.indptr, place[indices].astype(indices.dtype), len(kept))
+    part = rows(factor, kept)
+    assert isinstance(part, torch.Tensor | SparseMatrix)
+    return Neighbours(SparseMatrix(pattern, edges.values, edges.attr), part, place[own])
+
+
 def rows(operand: Operand, index: np.ndarray) -> Operand:
-    """The rows `index` (int64) of the operand."""
+    """The rows `index` (int64) of the operand; of neighbours with only those sources that these rows refer to."""
     if isinstance(operand, Product):
         return Product(operand.adjacency.rows(index), operand.factor)
     if isinstance(operand, Neighbours):
-        return Neighbours(operand.edges.rows(index), operand.factor, operand.own[index])
+        return _referenced(operand.edges.rows(index), operand.factor, operand.own[index])
     if isinstance(operand, SparseMatrix):
         return operand.rows(index)
     return operand[torch.from_numpy(index)]

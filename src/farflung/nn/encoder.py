@@ -11,6 +11,7 @@ from torch import nn
 
 from farflung.kernels import Neighbours, Operand, Product, SparseMatrix, formed, times
 from farflung.nn.adjacency import Aggregation
+from farflung.nn.attention import GATConv
 from farflung.nn.config import ModelConfig
 from farflung.nn.convs import CONVS, Conv, DenseConv, Factor, Gathered, first_rows, fixed
 from farflung.seeding import derive, torch_seed
@@ -122,13 +123,18 @@ class Skip(nn.Module):
 class Encoder(nn.Module):
     """A stack of layers over one aggregation matrix."""
 
-    def __init__(self, config: ModelConfig, num_features: int, num_classes: int, heads: bool) -> None:
-        """`num_features`, `num_classes` >= 1; `heads`: hidden layers get heads for lazy training."""
+    def __init__(
+        self, config: ModelConfig, num_features: int, num_classes: int, heads: bool, scores: bool = True
+    ) -> None:
+        """`num_features`, `num_classes` >= 1; `heads`: hidden layers get heads for lazy training.
+
+        `scores`: the last layer gives class scores, `num_classes` of them; else embeddings of that width.
+        """
         super().__init__()
         if config.first == "mlp":
             layers = _on_scores(config, num_features, num_classes)
         else:
-            layers = _on_embeddings(config, num_features, num_classes, heads)
+            layers = _on_embeddings(config, num_features, num_classes, heads, scores)
         self.stack = nn.ModuleList(layers)
         self.dropout = config.dropout
 
@@ -172,16 +178,15 @@ class Encoder(nn.Module):
         return self.forward(matrix, gathered)
 
 
-def _on_embeddings(config: ModelConfig, num_features: int, num_classes: int, heads: bool) -> list[Layer]:
-    """Layers that pass embeddings on, the last one class scores."""
-    conv = CONVS[config.encoder]
+def _on_embeddings(config: ModelConfig, num_features: int, num_classes: int, heads: bool, scores: bool) -> list[Layer]:
+    """Layers that pass embeddings on, the last one class scores if `scores`."""
     widths = [num_features] + [config.hidden] * (config.layers - 1) + [num_classes]
     layers = []
     for i, (before, after) in enumerate(pairwise(widths)):
         last = i == config.layers - 1
         layers.append(
             Layer(
-                conv(before, after, config.dropout),
+                _conv(config, before, after, scores=last and scores),
                 nn.LayerNorm(after) if config.norm == "layer" and not last else None,
                 None if last else ACTIVATIONS[config.activation](),
                 head=nn.Linear(after, num_classes) if heads and not last else None,
@@ -198,10 +203,12 @@ def _on_scores(config: ModelConfig, num_features: int, num_classes: int) -> list
     """
     layers = []
     for i in range(config.layers):
-        conv = CONVS[config.encoder] if i else DenseConv
+        conv = (
+            _conv(config, num_classes, config.hidden) if i else DenseConv(num_features, config.hidden, config.dropout)
+        )
         layers.append(
             Layer(
-                conv(num_classes if i else num_features, config.hidden, config.dropout),
+                conv,
                 nn.LayerNorm(config.hidden) if config.norm == "layer" else None,
                 ACTIVATIONS[config.activation](),
                 out=nn.Linear(config.hidden, num_classes),
@@ -209,6 +216,13 @@ def _on_scores(config: ModelConfig, num_features: int, num_classes: int) -> list
             )
         )
     return layers
+
+
+def _conv(config: ModelConfig, before: int, after: int, scores: bool = False) -> Conv:
+    """A convolution of the kind chosen; `scores`: it gives class scores, for which attention heads are averaged."""
+    if config.encoder == "gat":
+        return GATConv(before, after, config.dropout, config.attention_heads, average=scores)
+    return CONVS[config.encoder](before, after, config.dropout)
 
 
 def layer_key(key: int | None, layer: int) -> int | None:
@@ -226,14 +240,20 @@ def _cheaper_unformed(operand: object) -> bool:
 
 
 def build_encoder(
-    config: ModelConfig, num_features: int, num_classes: int, heads: bool, seed: int, dtype: torch.dtype
+    config: ModelConfig,
+    num_features: int,
+    num_classes: int,
+    heads: bool,
+    seed: int,
+    dtype: torch.dtype,
+    scores: bool = True,
 ) -> Encoder:
-    """An encoder whose initial weights depend on `seed` alone (drawn in float32, whatever `dtype`)."""
+    """An encoder whose initial weights depend on `seed` alone (drawn in float32, whatever `dtype`); see `Encoder`."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
         with torch_seed(seed, "init"):
-            encoder = Encoder(config, num_features, num_classes, heads)
+            encoder = Encoder(config, num_features, num_classes, heads, scores)
     finally:
         torch.set_default_dtype(before)
     return encoder.to(dtype)

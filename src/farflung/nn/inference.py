@@ -31,8 +31,9 @@ class Inference:
     """Embeds every node of a graph exactly, all of them by one layer before the next.
 
     A graph of more than one chunk needs, beside its own arrays and its matrix: a layer's input and output; the
-    product [N, O] with the weights where a layer multiplies before it aggregates (it does where O < F); and what one
-    chunk gathers. Features are then converted chunk by chunk, or as a whole where O >= F.
+    product [N, O] with the weights where a layer multiplies before it aggregates (it does where O < F, and for
+    attention, with a width for each head); and what one chunk gathers. Features are then converted chunk by chunk, or
+    as a whole where the layer aggregates first.
     """
 
     def __init__(self, aggregation: Aggregation, graph: Graph, dtype: torch.dtype, chunk: int = 65536) -> None:
@@ -74,7 +75,7 @@ class Inference:
         """One layer's embeddings of all nodes, [N, O], from its input [N, F]."""
         width, out_width = layer.conv.in_features, layer.conv.out_features
         factor: Factor
-        if out_width < width or self.matrix is None:
+        if out_width < width or self.matrix is None or layer.aggregation == "attention":
             factor = cast("torch.Tensor", _MultipliedFirst(h, self._dtype, self.chunks))
         else:
             factor = _as_dense(h, self._dtype)
@@ -87,7 +88,7 @@ class Inference:
 
 
 class _MultipliedFirst:
-    """A layer's input that stands in a `Product` as its factor and that all chunks multiply by the weights together.
+    """A layer's input that stands for the factor of an operand and that all chunks multiply by the weights together.
 
     The product [N, O] is formed once, when first asked for, from one chunk of rows at a time.
     """

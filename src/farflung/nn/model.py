@@ -24,6 +24,6 @@ def build_link_model(
     config: ModelConfig, decoder: str, num_features: int, num_relations: int, seed: int, dtype: torch.dtype
 ) -> LinkModel:
     """An encoder to width `hidden` and a decoder; the initial weights depend on `seed` alone."""
-    encoder = build_encoder(config, num_features, config.hidden, False, seed, dtype)
+    encoder = build_encoder(config, num_features, config.hidden, False, seed, dtype, scores=False)
     with torch_seed(seed, "decoder"):
         return LinkModel(encoder, build_decoder(decoder, config.hidden, num_relations).to(dtype))

@@ -318,6 +318,7 @@ _ONLY_WITH: dict[str, tuple[str, str]] = {
     "train.outer_lr": ("train.aggregation", "nesterov"),
     "train.outer_momentum": ("train.aggregation", "nesterov"),
     "links.pool": ("links.negatives", "global"),
+    "model.attention_heads": ("model.encoder", "gat"),
 }
 """Options that act only where another one has a certain value."""
 _ONLY_WITH_AVERAGES = ("train.interval", "train.aggregation")
@@ -331,7 +332,7 @@ def _check_together(config: RunConfig, paths: Sequence[str]) -> None:
     if preset(config.method).uses_option("train.lazy"):
         only_with |= dict.fromkeys(_ONLY_WITH_AVERAGES, ("train.lazy", "weights"))
     if config.model.encoder == "mlp" and config.sample.fanouts is not None:
-        only_with["sample.fanouts"] = ("model.encoder", "gcn or sage")
+        only_with["sample.fanouts"] = ("model.encoder", "gcn, sage or gat")
     if config.sample.fanouts is None:
         only_with["sample.replace"] = ("sample.fanouts", "10,25 or the like")
     if config.optim.clip is None:

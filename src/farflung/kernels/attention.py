@@ -1,0 +1,177 @@
+"""Graph attention (Velickovic et al., arXiv 1710.10903), forward and backward, equal to the bit for any thread count.
+
+For each destination a softmax over its in-edges of `leaky_relu(s_i + t_j)`, and the sum of the sources' rows with
+these weights, head by head. Every sum is made by one thread in the order of the entries. The backward pass goes over
+the cached transpose once: it reads a destination's gradient for each entry, and recomputes nothing but a product.
+What flows back to a destination's own score is split off in the forward pass, as the part of the sum in which the
+slope is the low one: with `low` that part of the output, and `low_share` the sum of its weights, the gradient of s_i is
+`(SLOPE - 1) (<g, low> - low_share <g, out>)`.
+
+Legend for shapes: R destinations, K sources, z entries, H heads, D width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numba import njit, prange
+
+from farflung.kernels.sparse import Pattern
+
+SLOPE = 0.2
+"""Of the leaky ReLU below zero."""
+
+
+def attend(product: torch.Tensor, pattern: Pattern, own: np.ndarray, heads: int, average: bool) -> torch.Tensor:
+    """Each destination's sum of its sources' rows by attention; differentiable in `product`.
+
+    Args:
+        product: [K, H D + 2 H]: a source's row, head by head, its scores t as a source, its scores s as a destination.
+        pattern: the in-edges, [R, K]. An edge that is there twice counts twice; a row without any gives zeros.
+        own: int64 [R], which of the sources each destination is.
+        heads: H >= 1.
+        average: whether the heads' outputs are averaged.
+
+    Returns:
+        [R, D] where heads are averaged, else side by side, [R, H D].
+    """
+    return _Attend.apply(product, pattern, own, heads, average)
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, product, pattern, own, heads, average):  # type: ignore[no-untyped-def]
+        training = ctx.needs_input_grad[0]
+        values = product.detach().contiguous().numpy()
+        num_rows, columns = pattern.shape[0], values.shape[1] - 2 * heads
+        scores = np.ascontiguousarray(values[:, columns:])
+        out = np.empty((num_rows, columns), values.dtype)
+        sums = np.empty((num_rows, 2 * heads), values.dtype)
+        low = np.empty((num_rows if training else 0, columns), values.dtype)
+        weights = np.empty((len(pattern.indices) if training else 0, heads), values.dtype)
+        _forward(pattern.blocks, pattern.indptr, pattern.indices, own, values, scores, heads, out, low, sums, weights)
+        result = torch.from_numpy(out)
+        if training:
+            ctx.pattern, ctx.own, ctx.heads, ctx.average = pattern, own, heads, average
+            ctx.arrays = scores, low, sums, weights
+            ctx.save_for_backward(product, result)
+        return result.view(num_rows, heads, columns // heads).mean(dim=1) if average else result
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        product, out = ctx.saved_tensors
+        scores, low, sums, weights = ctx.arrays
+        heads, columns = ctx.heads, out.shape[1]
+        grad = (grad / heads if ctx.average else grad).contiguous().numpy()
+        values = product.detach().contiguous().numpy()
+        facts = np.empty((len(ctx.own), 3 * heads), values.dtype)
+        own_grad = np.empty((len(ctx.own), heads), values.dtype)
+        _facts(grad, out.numpy(), low, sums, scores, ctx.own, heads, facts, own_grad)
+        back, places = ctx.pattern.transpose
+        result = np.empty_like(values)
+        _backward(back.blocks, back.indptr, back.indices, places, grad, values, facts, weights, heads, result)
+        _scatter(own_grad, ctx.own, result[:, columns + heads :])
+        return torch.from_numpy(result), None, None, None, None
+
+
+@njit(parallel=True, cache=True)
+def _forward(blocks, indptr, indices, own, values, scores, heads, out, low, sums, weights):  # type: ignore[no-untyped-def]
+    """Fill `out`, `low` [R, H D] and `sums` [R, 2 H]: the weights' sum and the share of those with the low slope.
+
+    `weights` [z, H]: the numerators of the softmax. Empty `low` and `weights` are left out.
+    """
+    columns = out.shape[1]
+    width = columns // heads
+    slope, zero, one = out.dtype.type(SLOPE), out.dtype.type(0), out.dtype.type(1)
+    for b in prange(len(blocks) - 1):
+        rows = np.empty((2, columns), out.dtype)
+        top, total = np.empty(heads, out.dtype), np.empty((2, heads), out.dtype)
+        for i in range(blocks[b], blocks[b + 1]):
+            mine = scores[own[i], heads:]
+            rows[:] = zero
+            total[:] = zero
+            top[:] = -np.inf
+            for e in range(indptr[i], indptr[i + 1]):
+                other = scores[indices[e]]
+                for h in range(heads):
+                    top[h] = max(top[h], other[h])
+            for h in range(heads):
+                x = mine[h] + top[h]
+                top[h] = x if x > 0 else x * slope
+            for e in range(indptr[i], indptr[i + 1]):
+                other, row = scores[indices[e]], values[indices[e]]
+                for h in range(heads):
+                    x = mine[h] + other[h]
+                    kind = 0 if x > 0 else 1
+                    weight = math.exp((x if x > 0 else x * slope) - top[h])
+                    total[kind, h] += weight
+                    if len(weights):
+                        weights[e, h] = weight
+                    sum_of_kind, start = rows[kind], h * width
+                    for d in range(start, start + width):
+                        sum_of_kind[d] += weight * row[d]
+            for h in range(heads):
+                whole = total[0, h] + total[1, h]
+                scale = one / whole if whole != 0 else zero
+                sums[i, h] = scale
+                sums[i, heads + h] = total[1, h] * scale
+                for d in range(h * width, (h + 1) * width):
+                    out[i, d] = (rows[0, d] + rows[1, d]) * scale
+                    if len(low):
+                        low[i, d] = rows[1, d] * scale
+
+
+@njit(parallel=True, cache=True, fastmath={"reassoc", "contract"})
+def _facts(grad, out, low, sums, scores, own, heads, facts, own_grad):  # type: ignore[no-untyped-def]
+    """Fill `facts` [R, 3 H], what the entries of a destination share: s_i, the softmax's scale, <g, out>; and the
+    gradient of s_i, `own_grad` [R, H]. `grad` [R, H D], or [R, D]: one for all heads."""
+    width = out.shape[1] // heads
+    shared = 0 if grad.shape[1] < out.shape[1] else 1
+    drop = out.dtype.type(SLOPE - 1)
+    for i in prange(len(own)):
+        for h in range(heads):
+            start = h * width
+            whole, part = out.dtype.type(0), out.dtype.type(0)
+            for d in range(width):
+                g = grad[i, start * shared + d]
+                whole += g * out[i, start + d]
+                part += g * low[i, start + d]
+            facts[i, h] = scores[own[i], heads + h]
+            facts[i, heads + h] = sums[i, h]
+            facts[i, 2 * heads + h] = whole
+            own_grad[i, h] = drop * (part - whole * sums[i, heads + h])
+
+
+@njit(parallel=True, cache=True, fastmath={"reassoc", "contract"})
+def _backward(blocks, indptr, indices, places, grad, values, facts, weights, heads, result):  # type: ignore[no-untyped-def]
+    """Fill `result` [K, H D + 2 H] but for the last H columns, which are set to zero, over the transposed pattern."""
+    columns = values.shape[1] - 2 * heads
+    width = columns // heads
+    shared = 0 if grad.shape[1] < columns else 1
+    slope, zero = values.dtype.type(SLOPE), values.dtype.type(0)
+    for b in prange(len(blocks) - 1):
+        for j in range(blocks[b], blocks[b + 1]):
+            row, acc = values[j], result[j]
+            acc[:] = zero
+            for e in range(indptr[j], indptr[j + 1]):
+                i = indices[e]
+                fact, weight, g = facts[i], weights[places[e]], grad[i]
+                for h in range(heads):
+                    share = weight[h] * fact[heads + h]
+                    start, at = h * width, h * width * shared
+                    dot = zero
+                    for d in range(width):
+                        dot += g[at + d] * row[start + d]
+                        acc[start + d] += share * g[at + d]
+                    change = share * (dot - fact[2 * heads + h])
+                    acc[columns + h] += change if fact[h] + row[columns + h] > 0 else change * slope
+
+
+@njit(cache=True)
+def _scatter(rows, places, out):  # type: ignore[no-untyped-def]
+    """Add each of `rows` [R, H] to the row of `out` that `places` names."""
+    for i in range(len(places)):
+        for h in range(rows.shape[1]):
+            out[places[i], h] += rows[i, h]
