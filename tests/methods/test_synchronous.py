@@ -16,7 +16,7 @@ from farflung.graph import Graph, choose_split, load
 from farflung.methods.synchronous_trainer import SynchronousTrainer
 from farflung.nn import flat
 
-ENCODERS = ["gcn", "sage"]
+ENCODERS = ["gcn", "sage", "gat"]
 CUTS = [(2, "random"), (5, "random"), (2, "mincut"), (5, "mincut")]
 
 
@@ -116,7 +116,7 @@ def trainers(graph: Graph, encoder: str, rate: float) -> list[SynchronousTrainer
     return [run.team._trainers[k] for k in range(3)]  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", ["gcn", "sage"])  # attention is not linear in the rows
 def test_the_sampled_aggregate_is_unbiased(encoder: str) -> None:
     """The mean over draws of what layer 1 gathers, against what it gathers from all rows."""
     graph, rng, draws = tangled(), np.random.default_rng(0), 4000
