@@ -12,6 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from farflung.errors import FarflungError
+from farflung.local_inference import VERB, LocalInference
 from farflung.nn.config import ModelConfig
 from farflung.nn.encoder import build_encoder
 from farflung.nn.model import Model, build_link_model
@@ -74,16 +75,24 @@ class TrainerSpec(BaseModel):
 
 
 class Trainer:
-    """Base of all trainers. A message with verb `train-step` is answered by the method `on_train_step`."""
+    """Base of all trainers. A message with verb `train-step` is answered by the method `on_train_step`.
+
+    All take part in exact inference, with weights that are sent; it touches nothing of what they train.
+    """
 
     def __init__(self, shard: Shard, spec: TrainerSpec, clock: Clock) -> None:
         self.shard = shard
         self.spec = spec
         self.clock = clock
         self.model = spec.build_model()
+        self._inference: LocalInference | None = None
 
     def handle(self, message: Message) -> Message:
         """Answer one message."""
+        if message.verb.startswith(VERB):
+            if self._inference is None or self._inference.shard is not self.shard:
+                self._inference = LocalInference(self.shard, self.spec)
+            return self._inference.handle(message)
         handler = getattr(self, "on_" + message.verb.replace("-", "_"), None)
         if handler is None:
             raise FarflungError(f"{type(self).__name__} does not know the message '{message.verb}'")

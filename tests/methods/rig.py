@@ -152,11 +152,12 @@ def rig(
     sample: dict[str, object] | None = None,
     links: dict[str, object] | None = None,
     clip: float | None = None,
+    model: dict[str, object] | None = None,
     **train: object,
 ) -> Rig:
     """Everything for one run; `costs`: seconds per unit of work, by default a step takes 1/8 s.
 
-    `links`: options of link prediction, which takes the place of node classification.
+    `links`: options of link prediction, which takes the place of node classification; `model`: further options of it.
     """
     split = None
     if links is not None:
@@ -172,12 +173,8 @@ def rig(
     options = TrainConfig.model_validate(train)
     spec = TrainerSpec(
         target=f"{target.__module__}:{target.__name__}",
-        model=ModelConfig(
-            encoder=encoder,  # type: ignore[arg-type]
-            layers=layers,
-            hidden=hidden,
-            dropout=dropout,
-            norm=norm,  # type: ignore[arg-type]
+        model=ModelConfig.model_validate(
+            {"encoder": encoder, "layers": layers, "hidden": hidden, "dropout": dropout, "norm": norm, **(model or {})}
         ),
         optim=OptimConfig(lr=lr, weight_decay=weight_decay, decay=decay, clip=clip),  # type: ignore[arg-type]
         num_features=graph.num_features,

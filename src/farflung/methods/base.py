@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 
 from farflung.errors import InputError
+from farflung.methods import inference
 from farflung.methods.config import TrainConfig
 from farflung.nn.optim import OptimConfig
 
@@ -114,6 +116,16 @@ class Setting:
     train: TrainConfig
     deal: Callable[[int], Sequence[Shard]] | None = None
     """Draws the parts anew, the first time for 1, for methods that re-deal them; None: they stay as they are."""
+
+    def validate(self, weights: np.ndarray) -> Mapping[str, float | None]:
+        """Validation metrics of a flat weight vector [P]: by the evaluator, or by the trainers together."""
+        if self.train.evaluation == "central":
+            return self.team.evaluate(weights)
+        round, phase = self.team.round, self.team.phase
+        self.team.begin(round, "evaluation")
+        found = inference.evaluate(self.team, self.model, weights, ["val"], self.train.deadline)["val"]
+        self.team.begin(round, phase)
+        return found
 
 
 def require_time(setting: Setting, spent_on: str) -> None:

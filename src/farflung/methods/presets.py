@@ -69,9 +69,10 @@ _COMBINING = (
     "train.outer_lr",
     "train.outer_momentum",
 )
-_AVERAGING = (*_ALWAYS, *_BATCHES, *_APART, *_COMBINING, "train.soup", "train.moments", "train.redeal")
+_EVALUATED = (*_APART, "train.evaluation")
+_AVERAGING = (*_ALWAYS, *_BATCHES, *_EVALUATED, *_COMBINING, "train.soup", "train.moments", "train.redeal")
 _CORRECTING = (*_AVERAGING, "train.correction_steps")
-_SYNCHRONOUS = (*_ALWAYS, *_APART, "train.interval")
+_SYNCHRONOUS = (*_ALWAYS, *_EVALUATED, "train.interval")
 _BOUNDARY = (*_SYNCHRONOUS, "train.boundary_rate")
 _LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "sample.batch")
 

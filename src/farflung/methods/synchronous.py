@@ -45,7 +45,7 @@ def train(setting: Setting) -> None:
             refused |= found
             made += 1
         steps += made
-        score = setting.team.evaluate(flat.pack(setting.model))
+        score = setting.validate(flat.pack(setting.model))
         better = setting.keeper.offer(round, setting.model.state_dict(), score)
         setting.journal.round(
             Round(

@@ -47,7 +47,7 @@ def train(setting: Setting, correct: Correct | None = None) -> None:
         if correct is not None:
             server.weights = correct(server.weights, round)
         server.hand_out(reset=refused)
-        score = setting.team.evaluate(server.weights)
+        score = setting.validate(server.weights)
         better = setting.keeper.offer(round, flat.unpack(setting.model, server.weights), score)
         setting.journal.round(
             Round(
@@ -177,7 +177,7 @@ class _Server:
         scored: list[tuple[np.ndarray, Mapping[str, float | None]]] = []
 
         def score(vector: np.ndarray) -> float | None:
-            scored.append((vector, self.team.evaluate(vector)))
+            scored.append((vector, self.setting.validate(vector)))
             return scored[-1][1].get(keeper.metric)
 
         mixed, _ = greedy_soup(score, [flat.pack_state(keeper.chosen("best")), *self.alone])

@@ -61,7 +61,7 @@ class Inference:
             return encoder.infer(self.matrix, self._gathered(encoder))
         h: Input = self._x
         for layer in encoder.layers[:layers]:
-            h = self._embed(layer, h)
+            h = embed_layer(layer, self.matrix, h, self.chunks, self._dtype)
         return cast("torch.Tensor", h)
 
     def _gathered(self, encoder: Encoder) -> Gathered:
@@ -71,20 +71,34 @@ class Inference:
             self._prepared = kind, encoder.prepare(self.matrix, features_as_factor(self._x, self._dtype))
         return self._prepared[1]
 
-    def _embed(self, layer: Layer, h: Input) -> torch.Tensor:
-        """One layer's embeddings of all nodes, [N, O], from its input [N, F]."""
-        width, out_width = layer.conv.in_features, layer.conv.out_features
-        factor: Factor
-        if out_width < width or self.matrix is None or layer.aggregation == "attention":
-            factor = cast("torch.Tensor", _MultipliedFirst(h, self._dtype, self.chunks))
-        else:
-            factor = _as_dense(h, self._dtype)
-        out = torch.empty(h.shape[0], layer.out_features, dtype=self._dtype)
-        for rows in self.chunks:
-            matrix = None if self.matrix is None else _matrix_rows(self.matrix, rows)
-            own = _input_rows(h, rows, self._dtype) if layer.reads_own else None
-            out[rows] = layer.hidden(layer.gather(matrix, factor, own))
-        return out
+
+@torch.no_grad()
+def embed_layer(
+    layer: Layer, matrix: SparseMatrix | None, h: Input, chunks: Sequence[slice], dtype: torch.dtype
+) -> torch.Tensor:
+    """What a layer passes on for the N rows that `chunks` cover, [N, O], from its input `h` [K, F].
+
+    `matrix` [N, K] (see `row_chunks` for `chunks`), or None where no layer of the encoder gathers. The first N rows of
+    `h` are the destinations' own.
+    """
+    factor: Factor
+    if layer.conv.out_features < layer.conv.in_features or matrix is None or layer.aggregation == "attention":
+        factor = cast("torch.Tensor", _MultipliedFirst(h, dtype, _source_chunks(h.shape[0], chunks)))
+    else:
+        factor = _as_dense(h, dtype)
+    out = torch.empty(chunks[-1].stop if chunks else 0, layer.out_features, dtype=dtype)
+    for rows in chunks:
+        part = None if matrix is None else _matrix_rows(matrix, rows)
+        own = _input_rows(h, rows, dtype) if layer.reads_own else None
+        out[rows] = layer.hidden(layer.gather(part, factor, own))
+    return out
+
+
+def _source_chunks(count: int, chunks: Sequence[slice]) -> Sequence[slice]:
+    """`chunks`, and behind them as many more as cover `count` rows."""
+    start = chunks[-1].stop if chunks else 0
+    step = max([rows.stop - rows.start for rows in chunks], default=65536)
+    return [*chunks, *(slice(i, min(i + step, count)) for i in range(start, count, step))]
 
 
 class _MultipliedFirst:

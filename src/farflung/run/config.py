@@ -290,6 +290,11 @@ def _check_task(config: RunConfig, paths: Sequence[str]) -> None:
         raise InputError(
             f"option 'links.negatives' cannot be 'global' with method '{config.method}': it has all nodes, use 'local'"
         )
+    if config.train.evaluation == "exchange" and config.task == "link-prediction":
+        raise InputError(
+            "option 'train.evaluation' cannot be 'exchange' for task 'link-prediction': "
+            "ranking needs the embeddings of all nodes in one place, use 'central'"
+        )
     if config.train.soup and config.train.keep == "last":
         raise InputError("option 'train.soup' does nothing with train.keep=last: drop it, or set train.keep=best")
     interval, deadline = config.train.interval, config.train.deadline

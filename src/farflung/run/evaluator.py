@@ -135,6 +135,11 @@ def evaluator_for(graph: Graph, spec: TrainerSpec, links: LinkSplit | None) -> N
 
 def predict(graph: Graph, spec: TrainerSpec, weights: Weights) -> Predictions:
     """Predictions for every node. Raises InputError where links are predicted."""
-    if spec.task == "link-prediction":
-        raise InputError("this model predicts links, not classes of nodes: use `farflung evaluate` or `farflung embed`")
+    refuse_links(spec.task)
     return predictions(graph, NodeEvaluator(graph, spec).logits(weights))
+
+
+def refuse_links(task: str) -> None:
+    """Raise InputError where a model predicts no classes of nodes."""
+    if task == "link-prediction":
+        raise InputError("this model predicts links, not classes of nodes: use `farflung evaluate` or `farflung embed`")

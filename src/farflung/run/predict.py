@@ -92,9 +92,16 @@ def _by_class(names: Sequence[str], values: np.ndarray) -> dict[str, np.ndarray]
 
 def predictions(graph: Graph, logits: np.ndarray) -> Predictions:
     """Predictions for the nodes of `graph` from class scores [N, C] in its order."""
-    if graph.multilabel:
+    return of_logits(graph.original_ids, logits, graph.class_names, graph.multilabel)
+
+
+def of_logits(
+    ids: np.ndarray, logits: np.ndarray, class_names: tuple[str, ...] | None, multilabel: bool
+) -> Predictions:
+    """Predictions from class scores [N, C] of the nodes `ids`."""
+    if multilabel:
         probabilities = np.exp(-np.logaddexp(0, -logits))
     else:
         shifted = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
         probabilities = shifted / shifted.sum(axis=1, keepdims=True)
-    return Predictions(graph.original_ids, probabilities, graph.class_names, graph.multilabel)
+    return Predictions(ids, probabilities, class_names, multilabel)

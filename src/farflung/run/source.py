@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,6 +21,7 @@ from farflung.graph.links import LinkSplit, split_links
 from farflung.methods.presets import preset
 from farflung.partition import Partition, Shard, cut_graph
 from farflung.partition.assign import deal_clusters, random_parts
+from farflung.partition.store import StoredShards
 from farflung.run.config import RunConfig, base_options
 from farflung.seeding import derive
 from farflung.tasks import metrics, ranking
@@ -262,6 +264,13 @@ def fingerprint(graph: Graph) -> str:
         if spec.name not in ("name", "notes"):
             _digest(state, spec.name, getattr(graph, spec.name))
     return state.hexdigest()
+
+
+def files_digest(parts: Partition) -> str | None:
+    """SHA-256 over the checksums of all files of a partition folder, hexadecimal; None where it is in memory."""
+    if not isinstance(parts.shards, StoredShards):
+        return None
+    return hashlib.sha256(json.dumps(parts.shards.manifest["files"], sort_keys=True).encode()).hexdigest()
 
 
 def _digest(state: Any, name: str, value: Any) -> None:

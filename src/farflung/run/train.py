@@ -19,19 +19,21 @@ from farflung.errors import InputError, NotFiniteError
 from farflung.graph import Graph
 from farflung.graph.links import LinkSplit
 from farflung.graph.store import save_graph
-from farflung.methods.base import Journal, Keeper, Round, Setting
+from farflung.methods import inference
+from farflung.methods.base import Journal, Keeper, Round, Setting, Weights
 from farflung.methods.presets import preset
+from farflung.nn.flat import pack_state
 from farflung.nn.model import Model
 from farflung.partition import Partition
 from farflung.partition.diagnosis import partition_warnings
 from farflung.partition.store import StoredShards
 from farflung.run.config import RunConfig, flatten, resolve
-from farflung.run.evaluator import Evaluator, evaluator_for
+from farflung.run.evaluator import Evaluator, Metrics, evaluator_for
 from farflung.run.folder import GRAPH, LEDGER, PARTITION, TIMELINE, RunFolder
 from farflung.run.predict import Embeddings, Predictions
 from farflung.run.progress import FolderJournal, Journals, MemoryJournal
 from farflung.run.saved import SavedRun
-from farflung.run.source import Source, prepare, uncut
+from farflung.run.source import Source, files_digest, prepare, uncut
 from farflung.run.spec import trainer_spec
 from farflung.run.threads import cpu_threads
 from farflung.team import Clock, FaultPlan, Ledger, parse_profile
@@ -83,7 +85,7 @@ class Run:
 
     @property
     def _trained(self) -> SavedRun:
-        return SavedRun(self.config, self.graph, self.model.state_dict(), self.links)
+        return SavedRun(self.config, self.model.state_dict(), self.graph, self.links)
 
 
 def train(
@@ -240,15 +242,19 @@ class _Work:
         )
         preset(config.method).procedure.load()(setting)
         self.model.load_state_dict(self.keeper.chosen(config.train.keep))
-        return {
-            **self.evaluator.metrics(self.model.state_dict(), "val", "test"),
-            "last": self._last_metrics(),
-        }
+        return {**self._scored(self.model.state_dict()), "last": self._last_metrics()}
+
+    def _scored(self, weights: Weights) -> Mapping[str, Metrics]:
+        """Metrics on validation and test nodes or links, by whoever evaluates."""
+        if self.source.config.train.evaluation == "central":
+            return self.evaluator.metrics(weights, "val", "test")
+        self.team.begin(self.keeper.rounds, "evaluation")
+        return inference.evaluate(self.team, self.model, pack_state(weights), ("val", "test"))
 
     def _last_metrics(self) -> dict[str, Any]:
         """Of the last weights; None where they have diverged, which takes nothing from the best ones."""
         try:
-            return dict(self.evaluator.metrics(self.keeper.last, "val", "test"))
+            return dict(self._scored(self.keeper.last))
         except NotFiniteError:
             return {"val": None, "test": None}
 
@@ -357,6 +363,7 @@ def manifest(source: Source, spec: TrainerSpec, model: Model, faults: str) -> di
             "digest": source.partition.digest,
             "parts": source.partition.num_parts,
             "by": source.partition.by,
+            "files": files_digest(source.partition),
         },
         "model": spec.model_dump(mode="json", exclude={"target", "optim"}),
         "parameters": sum(p.numel() for p in model.parameters()),
