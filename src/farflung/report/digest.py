@@ -109,7 +109,7 @@ class Method:
         chosen = [(run, _spaced(places, count)) for run, places in known]
         columns: dict[str, np.ndarray] = {}
         for name in self._columns():
-            rows = np.array([[self._cell(run, place, name) for place in places] for run, places in chosen], dtype=float)
+            rows = np.array([self._cells(run, name)[places] for run, places in chosen], dtype=float)
             columns[name] = _mean(rows, count)
             if name in ("val", "loss"):
                 columns[f"{name}_sd"] = _sd(rows, count)
@@ -123,14 +123,19 @@ class Method:
     def _value(self, record: Mapping[str, Any], of: str) -> float | None:
         return score(record, self.metric) if of == "val" else record.get("loss")
 
-    def _cell(self, run: RunRecord, place: int, name: str) -> float:
+    def _cells(self, run: RunRecord, name: str) -> np.ndarray:
+        """A column of a run's curve over its whole history, [records]; NaN where it is not known."""
         if name in ("val", "loss"):
-            return _number(self._value(run.history[place], name))
-        if name == "steps":
-            return float(sum(max(record["steps"].values(), default=0) for record in run.history[: place + 1]))
-        if name == "training_bytes":
-            return _number(_at(run.training_bytes, place))
-        return _number(_at(run.seconds.get(name.removeprefix("seconds/")), place))
+            values: Sequence[float | None] = [self._value(record, name) for record in run.history]
+        elif name == "steps":
+            return np.cumsum([max(record["steps"].values(), default=0) for record in run.history]).astype(float)
+        elif name == "training_bytes":
+            values = run.training_bytes
+        else:
+            values = run.seconds.get(name.removeprefix("seconds/")) or []
+        column = np.full(len(run.history), np.nan)
+        column[: len(values)] = [_number(value) for value in values[: len(column)]]
+        return column
 
 
 @dataclass(frozen=True)
@@ -293,7 +298,7 @@ def _number(value: float | None) -> float:
 
 
 def _spaced(places: Sequence[int], count: int) -> list[int]:
-    """`count` of the places, evenly spaced, the first and the last among them; all are repeated where there are fewer."""
+    """`count` of the places, evenly spaced, first and last among them; repeated where there are fewer."""
     return [places[round(at * (len(places) - 1) / max(1, count - 1))] for at in range(count)]
 
 

@@ -15,7 +15,7 @@ from farflung.graph import Graph
 from farflung.methods.presets import preset, users_of
 from farflung.partition import Partition
 from farflung.run.config import RunConfig, flatten, parse_assignments, resolve
-from farflung.run.folder import read_json, write_json
+from farflung.run.folder import REPORT, read_json, write_json
 from farflung.run.source import as_given, fingerprint, open_graph, ready
 from farflung.run.train import JournalMaker, execute
 
@@ -176,7 +176,8 @@ def run_grid(
 ) -> Comparison:
     """Run what is not there yet, and sum up. A cell that fails is recorded and tried again by the next call.
 
-    `on_cell(cell, record, reused)` is told of every cell as it ends. `data` is kept with each cell.
+    `on_cell(cell, record, reused)` is told of every cell as it ends. `data` is kept with each cell. In the end there
+    are compare.json and, of cells with records, report.html.
 
     Raises:
         InputError: a cell there was run with other options or on other data, or `out` cannot be written.
@@ -199,6 +200,10 @@ def run_grid(
         records.append(record)
     comparison = summarise(records)
     write_json(out / RESULT, comparison.as_dict())
+    if any(record.get("record") for record in records):
+        from farflung.report.collect import report_on  # reads what has just been written
+
+        report_on([out], out / REPORT)
     return comparison
 
 
@@ -361,7 +366,7 @@ def compare(
         graph: a name or path as on the command line, or the graph itself.
         methods: `'centralised,retexo[parts=8]'`, or a list of such names.
         seeds: how many seeds (0, 1, ...), or which.
-        out: folder for one file per cell and compare.json; None: nothing is kept on disk.
+        out: folder for one file per cell, compare.json and report.html; None: nothing is kept on disk.
         options: for all methods that use them, by dotted or short name.
 
     Raises:

@@ -7,6 +7,7 @@ ledger.parquet     every byte that left a trainer or the server
 metrics.json       the result
 checkpoint/        last and best weights, also of a run that was cut short
 model.safetensors  the chosen weights
+report.html        of `farflung train`: all of it to look at, one page
 graph.npz          the graph, only where it was given as an object
 partition/         the partition, likewise
 """
@@ -36,9 +37,10 @@ FORMAT_VERSION = 1
 CONFIG, MANIFEST, HISTORY = "config.yaml", "manifest.json", "history.jsonl"
 LEDGER, METRICS, MODEL, CHECKPOINT = "ledger.parquet", "metrics.json", "model.safetensors", "checkpoint"
 GRAPH, PARTITION = "graph.npz", "partition"
+REPORT = "report.html"
 RUNNING = ".running"
 """There while a run writes to the folder."""
-_CONTENTS = (RUNNING, CONFIG, MANIFEST, HISTORY, LEDGER, METRICS, MODEL, CHECKPOINT, GRAPH, PARTITION)
+_CONTENTS = (RUNNING, CONFIG, MANIFEST, HISTORY, LEDGER, METRICS, MODEL, CHECKPOINT, GRAPH, PARTITION, REPORT)
 
 _KEPT = ("last", "best")
 """What a checkpoint holds of a `Keeper`."""
