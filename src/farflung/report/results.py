@@ -84,8 +84,8 @@ def _headline(study: Study) -> list[str]:
         most = max(sending, key=Method.training_bytes)
         said.append(
             f"Least traffic among those that send: {least.name}, {size(least.training_bytes())} with "
-            f"{percent(least.test())}\u00a0% — {times(most.training_bytes(), least.training_bytes())} fewer than {most.name}, "
-            f"{size(most.training_bytes())} with {percent(most.test())}\u00a0%."
+            f"{percent(least.test())}\u00a0% — {times(most.training_bytes(), least.training_bytes())} fewer than "
+            f"{most.name}, {size(most.training_bytes())} with {percent(most.test())}\u00a0%."
         )
     return said
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +22,7 @@ SERIES = 7
 WIDTH, HEIGHT = 4.2, 3.1
 """Inches: narrow, so that text is readable where the page is as wide as a phone."""
 
-_RC = {
+_RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "image.composite_image": False,
