@@ -219,7 +219,7 @@ def heat(name: str, title: str, endpoints: Sequence[str], sent: np.ndarray) -> s
         if len(endpoints) <= 6:
             for (row, column), value in np.ndenumerate(sent):
                 if value:
-                    axes.annotate(size(value), (column, row), ha="center", va="center", fontsize=8)
+                    axes.annotate(size(value), (column, row), ha="center", va="center", fontsize=9)
 
     return draw(name, paint, height=WIDTH * 0.92)
 
