@@ -40,7 +40,8 @@ def shown(page, profile, *flags: str) -> str:
 
 
 _MEASURE = """<!DOCTYPE html><body style="margin:0">
-<iframe srcdoc="{page}" style="border:0;width:{width}px;height:800px"></iframe><pre></pre><script>addEventListener("load", () => {{
+<iframe srcdoc="{page}" style="border:0;width:{width}px;height:800px"></iframe><pre></pre>
+<script>addEventListener("load", () => {{
   const inner = document.querySelector("iframe").contentDocument, root = inner.documentElement;
   const outside = [...inner.querySelectorAll("body *")].filter(e => !e.closest(".scroll *") &&
     e.getBoundingClientRect().right > {width} + 0.5).map(e => e.tagName);

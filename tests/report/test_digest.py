@@ -49,7 +49,7 @@ def test_the_curve_of_equal_histories_is_their_mean_row_by_row():
     assert curve.columns["training_bytes"].tolist() == method.runs[0].training_bytes
     assert curve.columns["seconds/wan"] == pytest.approx(method.runs[0].seconds["wan"])
     assert curve.columns["steps"].tolist() == [10 * (k + 1) for k in range(40)]
-    assert curve.rounds[0] == "train 1"
+    assert (curve.phases[0], curve.rounds[-1]) == ("train", 40)
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends():
@@ -98,6 +98,12 @@ def test_graphs_do_not_mix_and_failures_go_to_their_own():
     assert [failure.error for failure in one.failed] == ["lost"]
 
 
-def test_absent_trainers_are_counted_by_reason():
-    (study,) = studies([made(absent={3: {"1": "late"}, 4: {"1": "late", "2": "dead"}})])
-    assert absences(study.methods[0]) == [(0, "1", "late", 2), (0, "2", "dead", 1)]
+def test_absences_that_follow_each_other_are_one():
+    gone = {k: {"1": f"dead: killed in or before round {k}"} for k in range(3, 9)}
+    gone |= {4: {**gone[4], "2": "late"}, 20: {"1": "late"}}
+    (study,) = studies([made(absent=gone)])
+    assert [(a.trainer, a.why, a.first, a.last) for a in absences(study.methods[0])] == [
+        ("1", "dead: killed in or before round 3", 4, 9),
+        ("2", "late", 5, 5),
+        ("1", "late", 21, 21),
+    ]

@@ -146,6 +146,7 @@ def test_failures_cut_short_runs_and_absent_trainers_are_named():
         "seed": "0",
         "trainer": "1",
         "why": "late",
+        "when": "train 4",
         "rounds": "1",
     }
     assert "Two are missing." in page.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,8 +44,10 @@ class Curve:
 
     columns: Mapping[str, np.ndarray]
     """By name, each [K]: `val`, `val_sd`, `loss`, `loss_sd`, `steps`, `training_bytes`, `seconds/PROFILE`."""
-    rounds: tuple[str, ...]
-    """Phase and round of the first seed, [K]."""
+    phases: tuple[str, ...]
+    """Of the first seed, [K]."""
+    rounds: tuple[int, ...]
+    """Of the first seed, from 1, [K]."""
 
     def __len__(self) -> int:
         return len(self.rounds)
@@ -114,8 +116,8 @@ class Method:
             if name in ("val", "loss"):
                 columns[f"{name}_sd"] = _sd(rows, count)
         first, places = chosen[0] if chosen else (None, [])
-        rounds = tuple(f"{first.history[p]['phase']} {first.history[p]['round'] + 1}" for p in places if first)
-        return Curve(columns, rounds)
+        records = [first.history[place] for place in places] if first else []
+        return Curve(columns, tuple(r["phase"] for r in records), tuple(r["round"] + 1 for r in records))
 
     def _columns(self) -> list[str]:
         return ["val", "loss", "steps", "training_bytes", *(f"seconds/{name}" for name in profiles(self.runs))]
@@ -278,15 +280,43 @@ def score(record: Mapping[str, Any], metric: str) -> float | None:
     return (record.get("val") or {}).get(metric)
 
 
-def absences(method: Method) -> list[tuple[int, str, str, int]]:
-    """Seed, trainer, reason, and in how many rounds it was absent for it."""
-    counts: dict[tuple[int, str, str], int] = {}
+@dataclass(frozen=True)
+class Absence:
+    """A trainer that did not count in records of a history that follow each other."""
+
+    seed: int
+    trainer: str
+    why: str
+    """As of the first of them."""
+    phase: str
+    first: int
+    last: int
+    """Rounds, from 1."""
+
+
+def absences(method: Method) -> list[Absence]:
+    """Who was absent from when to when, in the order of the history."""
+    found: list[Absence] = []
     for run in method.runs:
+        open_ones: dict[str, Absence] = {}
         for record in run.history:
+            going = {}
             for trainer, why in record["absent"].items():
-                key = (run.seed, str(trainer), str(why))
-                counts[key] = counts.get(key, 0) + 1
-    return [(*key, count) for key, count in counts.items()]
+                before, now = open_ones.get(trainer), record["round"] + 1
+                same = before is not None and before.phase == record["phase"] and _kind(before.why) == _kind(why)
+                if before is not None and same:
+                    going[trainer] = replace(before, last=now)
+                    found[found.index(before)] = going[trainer]
+                else:
+                    going[trainer] = Absence(run.seed, trainer, why, record["phase"], now, now)
+                    found.append(going[trainer])
+            open_ones = going
+    return found
+
+
+def _kind(why: str) -> str:
+    """`dead` of `dead: killed in or before round 5`."""
+    return why.partition(":")[0]
 
 
 def _at(values: Sequence[float] | None, place: int | None) -> float | None:

@@ -131,7 +131,7 @@ def against(name: str, methods: Sequence[Method], scale: Scale, *, close: bool =
 def learning(name: str, methods: Sequence[Method], of: str) -> str:
     """Validation metric or loss against optimiser steps."""
 
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
     def paint(figure: Figure) -> None:
         label = f"val {methods[0].metric}, %" if of == "val" else "training loss"
@@ -145,6 +145,9 @@ def learning(name: str, methods: Sequence[Method], of: str) -> str:
         losses = [v for line in axes.lines for v in np.asarray(line.get_ydata(), dtype=float) if v > 0]
         if of == "loss" and losses and max(losses) > 30 * min(losses):
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(FixedLocator(decades(min(losses), max(losses))))
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.yaxis.set_minor_locator(NullLocator())
 
     return draw(name, paint)
 
@@ -205,18 +208,19 @@ def heat(name: str, title: str, endpoints: Sequence[str], sent: np.ndarray) -> s
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot(title=title, xlabel="received by", ylabel="sent by")
         known = sent[sent > 0]
-        low, high = (math.log10(known.min()), math.log10(known.max())) if len(known) else (0.0, 1.0)
-        shade = np.where(sent > 0, 0.2 + 0.8 * (np.log10(np.maximum(sent, 1)) - low) / max(high - low, 1e-9), 0)
+        high = math.log10(max(known.max(initial=0), 1))
+        low = min(math.log10(max(known.min(initial=math.inf), 1)), high - 1) if len(known) else high - 1
+        shade = np.where(sent > 0, 0.15 + 0.6 * (np.log10(np.maximum(sent, 1)) - low) / (high - low), 0)
         colours = np.zeros((*sent.shape, 4))
         colours[..., :3] = 0.16, 0.5, 0.85
-        colours[..., 3] = np.clip(shade, 0, 1) if high > low else 0.8 * (sent > 0)
+        colours[..., 3] = np.clip(shade, 0, 1)
         axes.imshow(colours, interpolation="none")
         axes.grid(False)
         every = max(1, -(-len(endpoints) // 12))
         shown = [place for place in range(len(endpoints)) if place < 2 or (place - 2) % every == 0]
         axes.set_xticks(shown, [endpoints[place] for place in shown], rotation=90, fontsize=9.5)
         axes.set_yticks(shown, [endpoints[place] for place in shown], fontsize=9.5)
-        if len(endpoints) <= 6:
+        if len(endpoints) <= 5:
             for (row, column), value in np.ndenumerate(sent):
                 if value:
                     axes.annotate(size(value), (column, row), ha="center", va="center", fontsize=9)
@@ -246,10 +250,17 @@ def _line(axes: Axes, method: Method, x: np.ndarray, curve: Curve, of: str, scal
     shown = np.isfinite(x) & np.isfinite(y)
     if not shown.any():
         return
-    x, y, sd = x[shown], y[shown], sd[shown]
+    x, y, sd = (_apart(values[shown], curve, shown) for values in (x, y, sd))
     if banded and len(method.runs) > 1:
         axes.fill_between(x, y - sd, y + sd, color=series(method.place), alpha=0.16, linewidth=0)
     axes.plot(x, y, markevery=_marked(len(x), method.place), **style(method.place))
+
+
+def _apart(values: np.ndarray, curve: Curve, shown: np.ndarray) -> np.ndarray:
+    """`values` of the points shown, with a gap between two phases: layers do not go on from each other's score."""
+    phases = [phase for phase, there in zip(curve.phases, shown, strict=True) if there]
+    changes = [place for place in range(1, len(phases)) if phases[place] != phases[place - 1]]
+    return np.insert(values, changes, np.nan)
 
 
 def _marked(count: int, place: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from farflung.report import figures
-from farflung.report.digest import Method, Study, absences
+from farflung.report.digest import Absence, Method, Study, absences
 from farflung.report.units import seconds, size
 from farflung.report.view import (
     Chart,
@@ -105,13 +105,13 @@ def trouble(study: Study) -> Section | None:
     if short:
         tables.append(Table("Cut short", ["method", "seed", "rounds made"], short, texts=2, open=True))
     absent = [
-        [method.name, str(seed), trainer, why, f"{count:,}"]
+        [method.name, str(one.seed), one.trainer, one.why, _from_to(one), f"{one.last - one.first + 1:,}"]
         for method in study.methods
-        for seed, trainer, why, count in absences(method)
+        for one in absences(method)
     ]
     if absent:
-        columns = ["method", "seed", "trainer", "why", "rounds"]
-        tables.append(Table("Absent trainers", columns, absent, texts=4, open=len(absent) <= 12))
+        columns = ["method", "seed", "trainer", "why", "when", "rounds"]
+        tables.append(Table("Absent trainers", columns, absent, texts=5, open=len(absent) <= 12))
     if not tables:
         return None
     text = (
@@ -119,6 +119,10 @@ def trouble(study: Study) -> Section | None:
         "A trainer that is absent in a round does not count in it; the others go on."
     )
     return Section("trouble", "What went wrong", text, tables=tables)
+
+
+def _from_to(one: Absence) -> str:
+    return f"{one.phase} {one.first}" + (f"-{one.last}" if one.last > one.first else "")
 
 
 def traffic(study: Study, marks: Marks) -> Section:
@@ -218,7 +222,7 @@ def learning(study: Study, marks: Marks) -> Section:
             rows.append(
                 [
                     method.name,
-                    curve.rounds[place],
+                    f"{curve.phases[place]} {curve.rounds[place]}",
                     number(at["steps"], "{:,.0f}"),
                     number(at["loss"], "{:.4g}"),
                     number(100 * at["val"], "{:.2f}"),
