@@ -16,6 +16,7 @@ from farflung.team.message import EVALUATOR, SERVER
 
 GROUPS = 16
 """Most rows of trainers in a heat map; more trainers share them."""
+_WARNINGS = 8
 _PARTITIONS = 12
 """Most partitions drawn part by part."""
 
@@ -109,8 +110,19 @@ def partition(study: Study, marks: Marks) -> Section | None:
     )
     left = len(distinct) - _PARTITIONS
     more = [f"{left} further partitions are in the table only."] if left > 0 else []
-    warnings = dict.fromkeys(f"{m.name}: {w}" for m, found in cut for one in found for w in one.get("warnings") or ())
-    return Section("partition", "The parts", text, charts, tables, points=[*more, *warnings])
+    return Section("partition", "The parts", text, charts, tables, points=[*more, *_warnings(cut)])
+
+
+def _warnings(cut: Sequence[tuple[Method, list[dict[str, Any]]]]) -> list[str]:
+    """What the diagnoses warn of, each once with its methods; the first `_WARNINGS`, and how many more."""
+    by_text: dict[str, dict[str, None]] = {}
+    for method, found in cut:
+        for one in found:
+            for warning in one.get("warnings") or ():
+                by_text.setdefault(warning, {})[method.name] = None
+    said = [f"{', '.join(names)}: {warning}" for warning, names in by_text.items()]
+    left = len(said) - _WARNINGS
+    return [*said[:_WARNINGS], f"… and {left} more warnings of this kind."] if left > 0 else said
 
 
 def _distinct(cut: Sequence[tuple[Method, list[dict[str, Any]]]]) -> list[tuple[list[str], dict[str, Any]]]:

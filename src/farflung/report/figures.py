@@ -216,6 +216,10 @@ def heat(name: str, title: str, endpoints: Sequence[str], sent: np.ndarray) -> s
         colours[..., 3] = np.clip(shade, 0, 1)
         axes.imshow(colours, interpolation="none")
         axes.grid(False)
+        edges = np.arange(1, len(endpoints)) - 0.5
+        axes.hlines(edges, -0.5, len(endpoints) - 0.5, color=PAPER, linewidth=1.2)
+        axes.vlines(edges, -0.5, len(endpoints) - 0.5, color=PAPER, linewidth=1.2)
+        axes.set(xlim=(-0.5, len(endpoints) - 0.5), ylim=(len(endpoints) - 0.5, -0.5))
         every = max(1, -(-len(endpoints) // 12))
         shown = [place for place in range(len(endpoints)) if place < 2 or (place - 2) % every == 0]
         axes.set_xticks(shown, [endpoints[place] for place in shown], rotation=90, fontsize=9.5)
