@@ -14,6 +14,7 @@ from farflung.errors import FarflungError, InputError
 from farflung.graph import Graph
 from farflung.methods.presets import preset, users_of
 from farflung.partition import Partition
+from farflung.report.record import RunRecord
 from farflung.run.config import RunConfig, flatten, parse_assignments, resolve
 from farflung.run.folder import REPORT, read_json, write_json
 from farflung.run.source import as_given, fingerprint, open_graph, ready
@@ -156,7 +157,7 @@ def plan(
 
 
 Runner = Callable[[Cell], Mapping[str, Any]]
-"""Trains a cell and returns what metrics.json would hold, `metric` beside it."""
+"""Trains a cell and returns what metrics.json would hold, `metric` beside it and maybe a `record` for reports."""
 
 DataOf = Callable[[Cell], Mapping[str, Any]]
 """Fingerprints of the data that a cell is trained on."""
@@ -238,7 +239,9 @@ def _run(cell: Cell, runner: Runner, data: Mapping[str, Any]) -> dict[str, Any]:
         "data": dict(data),
     }
     try:
-        return {**record, "result": dict(runner(cell))}
+        result = dict(runner(cell))
+        own = {"record": result.pop("record")} if "record" in result else {}
+        return {**record, "result": result, **own}
     except FarflungError as error:
         return {**record, "error": f"{error}"}
     except Exception as error:
@@ -349,7 +352,8 @@ class Trained:
             journal=self._journal,
             warn=self._warn if (cell.label, cell.seed) in self._first else None,
         )
-        return {**run.metrics, "metric": run.config.metric, "threads": run.config.threads}
+        record = RunRecord.of(run, cell.label).as_dict()
+        return {**run.metrics, "metric": run.config.metric, "threads": run.config.threads, "record": record}
 
 
 def compare(
