@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from command_line import complaint
 from html_reading import Page
 
+from command_line import complaint
 from farflung.cli.main import main
 from farflung.errors import InputError
 from farflung.graph import Graph
