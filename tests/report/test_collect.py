@@ -1,6 +1,7 @@
 """`farflung report` and what leaves a page: real runs, real comparisons, and folders that are neither."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -138,6 +139,21 @@ def test_a_run_that_was_overwritten_has_the_new_page(folders, tmp_path):
     second = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
     assert Page(first).columns("Runs")[0]["seed"] == "0"
     assert second.columns("Runs")[0]["seed"] == "5"
+
+
+def test_a_run_that_was_cut_short_is_shown_as_far_as_it_came(folders, tmp_path):
+    run = tmp_path / "short"
+    shutil.copytree(folders / "run", run)
+    metrics = json.loads((run / "metrics.json").read_text()) | {"complete": False, "test": None}
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    assert main(["report", str(run), "--out", str(tmp_path / "short.html")]) == 0
+    page = Page((tmp_path / "short.html").read_text(encoding="utf-8"))
+    assert page.columns("Summary")[0]["test accuracy, %"] == "-"
+    assert page.columns("Summary")[0]["val accuracy, %"] == percent(metrics["val"]["accuracy"])
+    assert page.columns("Cut short")[0]["method"] == "retexo"
+    (run / "metrics.json").unlink()
+    with pytest.raises(InputError, match=r"metrics.json cannot be read"):
+        collect([run])
 
 
 def test_equal_cells_of_two_comparisons_count_once(folders):

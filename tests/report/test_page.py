@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 
 import matplotlib
@@ -171,8 +172,11 @@ def test_runs_of_which_little_is_known_have_a_page_too():
     never_scored = made("retexo")
     for record in never_scored.history:
         record["val"] = record["loss"] = None
-    one_round = made("llcg", rounds=1)
-    assert len(Page(render([never_scored, one_round])).columns("Summary")) == 2
+    others = [made("llcg", rounds=1), made("psgd-pa", best=0.0), made("psgd-pa", 1, best=0.0, rounds=2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(Page(render([never_scored, *others])).columns("Summary")) == 3
+        assert len(Page(render(others[1:])).columns("Runs")) == 2
 
 
 def test_many_trainers_share_the_rows_of_the_heat_map():

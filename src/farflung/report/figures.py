@@ -122,7 +122,7 @@ def against(name: str, methods: Sequence[Method], scale: Scale, *, close: bool =
         if reached:
             _log(axes, scale.text, reached, scale.ticks)
         if close and tops:
-            room = max(0.06 * max(tops), 1.2 * (max(tops) - min(tops)))
+            room = max(0.5, 0.06 * max(tops), 1.2 * (max(tops) - min(tops)))
             axes.set_ylim(max(tops) - room, max(tops) + 0.08 * room)
 
     return draw(name, paint)
