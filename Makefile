@@ -42,7 +42,6 @@ format: $(READY) ## let ruff rewrite the code in the project's format
 	$(BIN)/ruff format .
 
 bench: $(READY) ## the measurements of docs/benchmarks.md
-	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 	$(BIN)/python benchmarks/link_prediction.py --what failures
 

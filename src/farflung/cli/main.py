@@ -14,7 +14,7 @@ import click
 import typer
 
 from farflung import __version__
-from farflung.cli import graphs, results, training
+from farflung.cli import graphs, reporting, results, training
 from farflung.errors import FarflungError, InputError, MissingExtraError, TrainerError, did_you_mean
 
 INTERRUPTED = 130
@@ -33,6 +33,7 @@ app = typer.Typer(
 
 app.command(short_help="Train a model on a graph in parts.")(training.train)
 app.command(short_help="Train several methods on one graph and tabulate them.")(training.compare)
+app.command(short_help="Write a page on runs and comparisons.")(reporting.report)
 app.command(short_help="Score the model of a run folder again.")(results.evaluate)
 app.command(short_help="Time a run on other links, without training again.")(results.replay)
 app.command(short_help="Predict every node with the model of a run folder.")(results.predict)

@@ -58,9 +58,12 @@ def train(
 
     Options without a flag are set with --set; `farflung presets NAME` lists them all with their values.
     """
+    from farflung.report.page import write_report
+    from farflung.report.record import RunRecord
     from farflung.report.tables import console, metrics_table
     from farflung.report.units import seconds, size
     from farflung.run.config import resolve
+    from farflung.run.folder import REPORT
     from farflung.run.progress import screen_journal
     from farflung.run.train import execute
 
@@ -113,7 +116,8 @@ def train(
         soft_wrap=True,
     )
     if out is not None:
-        screen.print(f"written to {out}", soft_wrap=True)
+        write_report([RunRecord.of(run)], out / REPORT)
+        screen.print(f"written to {out}, the page to look at is {out / REPORT}", soft_wrap=True)
 
 
 def compare(
@@ -131,7 +135,7 @@ def compare(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds: 0, 1, ...")] = 1,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder for one file per cell and compare.json; runs/compare-GRAPH."),
+        typer.Option("--out", metavar="DIR", help="Folder for cells, compare.json, report.html; runs/compare-GRAPH."),
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print what is there; train nothing.")] = False,
     task: o.TaskOption = None,
@@ -162,6 +166,7 @@ def compare(
     """
     from farflung.report.tables import comparison_table, console
     from farflung.run.compare import RESULT, Trained, file_name, parse_methods, plan, read_comparison, run_grid
+    from farflung.run.folder import REPORT
     from farflung.run.progress import screen_journal
 
     out = out or Path("runs") / f"compare-{file_name(graph)}"
@@ -204,6 +209,8 @@ def compare(
     screen = console()
     screen.print(comparison_table(comparison.graph, comparison.metric, comparison.rows, width=screen.width))
     screen.print(f"written to {out / RESULT}", soft_wrap=True)
+    if (out / REPORT).is_file():
+        screen.print(f"the page to look at is {out / REPORT}", soft_wrap=True)
     for failure in comparison.failed:
         print(f"failed: {failure['label']}, seed {failure['seed']}: {failure['error']}", file=sys.stderr)
     if comparison.failed:

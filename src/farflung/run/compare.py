@@ -14,8 +14,10 @@ from farflung.errors import FarflungError, InputError
 from farflung.graph import Graph
 from farflung.methods.presets import preset, users_of
 from farflung.partition import Partition
+from farflung.report.record import RunRecord
 from farflung.run.config import RunConfig, flatten, parse_assignments, resolve
-from farflung.run.folder import read_json, write_json
+from farflung.run.folder import REPORT, read_json, write_json
+from farflung.run.replay import first_reaching, whole_scores
 from farflung.run.source import as_given, fingerprint, open_graph, ready
 from farflung.run.train import JournalMaker, execute
 
@@ -156,7 +158,7 @@ def plan(
 
 
 Runner = Callable[[Cell], Mapping[str, Any]]
-"""Trains a cell and returns what metrics.json would hold, `metric` beside it."""
+"""Trains a cell and returns what metrics.json would hold, `metric` beside it and maybe a `record` for reports."""
 
 DataOf = Callable[[Cell], Mapping[str, Any]]
 """Fingerprints of the data that a cell is trained on."""
@@ -176,7 +178,8 @@ def run_grid(
 ) -> Comparison:
     """Run what is not there yet, and sum up. A cell that fails is recorded and tried again by the next call.
 
-    `on_cell(cell, record, reused)` is told of every cell as it ends. `data` is kept with each cell.
+    `on_cell(cell, record, reused)` is told of every cell as it ends. `data` is kept with each cell. In the end there
+    are compare.json and, of cells with records, report.html.
 
     Raises:
         InputError: a cell there was run with other options or on other data, or `out` cannot be written.
@@ -199,6 +202,10 @@ def run_grid(
         records.append(record)
     comparison = summarise(records)
     write_json(out / RESULT, comparison.as_dict())
+    if any(record.get("record") for record in records):
+        from farflung.report.collect import report_on  # reads what has just been written
+
+        report_on([out], out / REPORT)
     return comparison
 
 
@@ -233,7 +240,9 @@ def _run(cell: Cell, runner: Runner, data: Mapping[str, Any]) -> dict[str, Any]:
         "data": dict(data),
     }
     try:
-        return {**record, "result": dict(runner(cell))}
+        result = dict(runner(cell))
+        own = {"record": result.pop("record")} if "record" in result else {}
+        return {**record, "result": result, **own}
     except FarflungError as error:
         return {**record, "error": f"{error}"}
     except Exception as error:
@@ -243,7 +252,8 @@ def _run(cell: Cell, runner: Runner, data: Mapping[str, Any]) -> dict[str, Any]:
 def summarise(records: Sequence[Mapping[str, Any]]) -> Comparison:
     """Per method: mean and sd (n - 1) over seeds of the metric on test and validation nodes; means of bytes, seconds.
 
-    `times_fewer`: how many times fewer training bytes than the method that sent most; None where nothing was sent.
+    `to_99`: by link profile, seconds until a run's validation score was 99 % of its own best. `times_fewer`: how many
+    times fewer training bytes than the method that sent most; None where nothing was sent.
     """
     labels = dict.fromkeys(str(record["label"]) for record in records)
     good = {label: [r for r in records if r["label"] == label and "error" not in r] for label in labels}
@@ -262,6 +272,7 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> Comparison:
                 "training_bytes": _mean([r["training_bytes"] for r in results]),
                 "rounds": _mean([r["rounds"] for r in results]),
                 "seconds": _mean_by_key([r["seconds"] for r in results]),
+                "to_99": _mean_by_key([_to_99(r["record"], metric) for r in mine if r.get("record")]),
             }
         )
     most = max((row["training_bytes"] or 0 for row in rows), default=0)
@@ -270,6 +281,14 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> Comparison:
     failed = tuple({"label": r["label"], "seed": r["seed"], "error": r["error"]} for r in records if "error" in r)
     graph = str(records[0]["config"]["graph"]) if records else ""
     return Comparison(graph, metric, tuple(rows), failed)
+
+
+def _to_99(record: Mapping[str, Any], metric: str) -> dict[str, float]:
+    """By link profile; empty where nothing was scored."""
+    scores = whole_scores(record["history"], metric)
+    known = [value for value in scores if value is not None]
+    place = first_reaching(scores, 0.99 * max(known)) if known else None
+    return {} if place is None else {link: ends[place] for link, ends in record["seconds"].items()}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -344,7 +363,8 @@ class Trained:
             journal=self._journal,
             warn=self._warn if (cell.label, cell.seed) in self._first else None,
         )
-        return {**run.metrics, "metric": run.config.metric, "threads": run.config.threads}
+        record = RunRecord.of(run, cell.label).as_dict()
+        return {**run.metrics, "metric": run.config.metric, "threads": run.config.threads, "record": record}
 
 
 def compare(
@@ -361,7 +381,7 @@ def compare(
         graph: a name or path as on the command line, or the graph itself.
         methods: `'centralised,retexo[parts=8]'`, or a list of such names.
         seeds: how many seeds (0, 1, ...), or which.
-        out: folder for one file per cell and compare.json; None: nothing is kept on disk.
+        out: folder for one file per cell, compare.json and report.html; None: nothing is kept on disk.
         options: for all methods that use them, by dotted or short name.
 
     Raises:

@@ -8,6 +8,7 @@ timeline.parquet   the clock in work and departures, to be told again for anothe
 metrics.json       the result
 checkpoint/        last and best weights, also of a run that was cut short
 model.safetensors  the chosen weights
+report.html        of `farflung train`: all of it to look at, one page
 graph.npz          the graph, only where it was given as an object
 partition/         the partition, likewise
 """
@@ -38,9 +39,23 @@ CONFIG, MANIFEST, HISTORY = "config.yaml", "manifest.json", "history.jsonl"
 LEDGER, METRICS, MODEL, CHECKPOINT = "ledger.parquet", "metrics.json", "model.safetensors", "checkpoint"
 TIMELINE = "timeline.parquet"
 GRAPH, PARTITION = "graph.npz", "partition"
+REPORT = "report.html"
 RUNNING = ".running"
 """There while a run writes to the folder."""
-_CONTENTS = (RUNNING, CONFIG, MANIFEST, HISTORY, LEDGER, TIMELINE, METRICS, MODEL, CHECKPOINT, GRAPH, PARTITION)
+_CONTENTS = (
+    RUNNING,
+    CONFIG,
+    MANIFEST,
+    HISTORY,
+    LEDGER,
+    TIMELINE,
+    METRICS,
+    MODEL,
+    CHECKPOINT,
+    GRAPH,
+    PARTITION,
+    REPORT,
+)
 
 _KEPT = ("last", "best")
 """What a checkpoint holds of a `Keeper`."""

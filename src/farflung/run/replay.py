@@ -70,14 +70,12 @@ class Recorded:
     @property
     def best(self) -> float | None:
         """The best validation score of the run; of lazy training that of its last layer. None: nothing was scored."""
-        return max((score for score in self._scores() if score is not None), default=None)
+        return max((score for score in whole_scores(self.history, self.metric) if score is not None), default=None)
 
     def reached(self, replay: Replay, score: float) -> Reached | None:
         """When the run first got a validation score of at least `score`; None: never."""
-        for record, value, seconds in zip(self.history, self._scores(), replay.seconds, strict=True):
-            if value is not None and value >= score:
-                return Reached(record["round"], seconds)
-        return None
+        place = first_reaching(whole_scores(self.history, self.metric), score)
+        return None if place is None else Reached(self.history[place]["round"], replay.seconds[place])
 
     def told(self, link: LinkProfile, score: float | None) -> dict[str, Any]:
         """Seconds of the whole run on `link`, and the round and seconds in which `score` was reached. JSON values."""
@@ -90,12 +88,18 @@ class Recorded:
             "seconds_to_score": None if reached is None else reached.seconds,
         }
 
-    def _scores(self) -> list[float | None]:
-        """Of each record; None where the model was not complete yet, or not scored."""
-        last = max((record["phase"] for record in self.history if record["phase"].startswith("layer")), default="")
-        complete = [last in ("", record["phase"]) for record in self.history]
-        vals = [record["val"] or {} for record in self.history]
-        return [val.get(self.metric) if whole else None for val, whole in zip(vals, complete, strict=True)]
+
+def whole_scores(history: Sequence[Mapping[str, Any]], metric: str) -> list[float | None]:
+    """The validation score of each record; None where it had none, or lazy training had not come to the last layer."""
+    layers = [record["phase"].removeprefix("layer") for record in history if record["phase"].startswith("layer")]
+    last = max(map(int, layers), default=None)
+    whole = [last is None or record["phase"] == f"layer{last}" for record in history]
+    return [(r["val"] or {}).get(metric) if w else None for r, w in zip(history, whole, strict=True)]
+
+
+def first_reaching(scores: Sequence[float | None], score: float) -> int | None:
+    """The place of the first of `scores` that is at least `score`; None: none is."""
+    return next((place for place, value in enumerate(scores) if value is not None and value >= score), None)
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:

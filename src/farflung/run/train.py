@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,8 @@ class Run:
     timeline: Timeline
     links: LinkSplit | None = None
     """The links that were predicted; None where nodes were classified."""
+    manifest: dict[str, Any] = field(default_factory=dict)
+    """What manifest.json holds."""
 
     @property
     def test(self) -> dict[str, float | None]:
@@ -196,6 +198,7 @@ def execute(
         folder=None if folder is None else folder.path,
         timeline=work.team.timeline,
         links=source.links,
+        manifest=manifest(work.source, work.spec, work.model, faults),
     )
 
 
