@@ -35,3 +35,7 @@ class TrainerError(FarflungError, RuntimeError):
 
 class AllTrainersLostError(FarflungError, RuntimeError):
     """No trainer answered within the deadline: the run ends, its last checkpoint stays loadable."""
+
+
+class PeerLostError(FarflungError, RuntimeError):
+    """A trainer is late or dead that the others cannot go on without; the message names it and the round."""

@@ -135,6 +135,10 @@ class Places:
         self._label = np.full(num_nodes, -1, dtype=np.int32)
         self._base = self._next = 0
 
+    def __len__(self) -> int:
+        """N."""
+        return len(self._label)
+
     def begin(self, nodes: np.ndarray) -> None:
         """Begin anew with `nodes`, int64 [R]. Raises ValueError where they repeat or are no nodes."""
         _check_nodes(nodes, len(self._label))

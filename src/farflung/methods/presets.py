@@ -36,6 +36,7 @@ CENTRALISED = Procedure("farflung.methods.centralised:train", "farflung.methods.
 TMA = Procedure("farflung.methods.tma:train", "farflung.methods.tma_trainer:TMATrainer")
 LLCG = Procedure("farflung.methods.llcg:train", "farflung.methods.tma_trainer:TMATrainer", server_trains=True)
 LAZY = Procedure("farflung.methods.lazy:train", "farflung.methods.lazy_trainer:LazyTrainer", heads=True)
+GGS = Procedure("farflung.methods.ggs:train", "farflung.methods.ggs_trainer:GGSTrainer")
 
 NODES, LINKS = "node-classification", "link-prediction"
 
@@ -69,6 +70,10 @@ _COMBINING = (
 )
 _AVERAGING = (*_ALWAYS, *_BATCHES, *_APART, *_COMBINING, "train.soup", "train.moments", "train.redeal")
 _CORRECTING = (*_AVERAGING, "train.correction_steps")
+_GLOBAL_LINKS = tuple(
+    f"links.{name}" for name in ("decoder", "eval_negatives", "val_pairs", "per_positive", "mask_targets", "chunk")
+)
+_GLOBAL = (*_ALWAYS, *_APART, "sample.*", *_GLOBAL_LINKS, "train.interval")
 _LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "sample.batch")
 
 # One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code) for nodes,
@@ -182,6 +187,20 @@ PRESETS: dict[str, Preset] = _table(
             uses=_CORRECTING,
             defaults={**_NODES, "partition": {"by": "mincut", "parts": 3, "balance": "edges"}},
             for_links=_LINKS,
+            tasks=_BOTH,
+        ),
+        Preset(
+            name="ggs",
+            procedure=GGS,
+            about="each step samples the whole graph: remote neighbours and features are fetched, gradients averaged",
+            source="arXiv 2010.05337 (DistDGL), as the baseline GGS of arXiv 2305.09887",
+            uses=_GLOBAL,
+            defaults={
+                **_NODES,
+                "sample": {"fanouts": "10,25", "batch": 512},
+                "partition": {"by": "random", "parts": 4},
+            },
+            for_links={**_LINKS, "partition": {"by": "random", "parts": 3}},
             tasks=_BOTH,
         ),
         Preset(
