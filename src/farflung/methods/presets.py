@@ -24,6 +24,8 @@ class Procedure:
     """Whether it takes the uncut graph: one trainer, beside the server."""
     server_trains: bool = False
     """Whether the server needs the whole graph too."""
+    lockstep: bool = False
+    """Whether all make each step together: a deadline is then for a part of a step, not for an interval."""
 
     def load(self) -> Callable[..., None]:
         """The procedure's `train(setting) -> None`."""
@@ -36,7 +38,7 @@ CENTRALISED = Procedure("farflung.methods.centralised:train", "farflung.methods.
 TMA = Procedure("farflung.methods.tma:train", "farflung.methods.tma_trainer:TMATrainer")
 LLCG = Procedure("farflung.methods.llcg:train", "farflung.methods.tma_trainer:TMATrainer", server_trains=True)
 LAZY = Procedure("farflung.methods.lazy:train", "farflung.methods.lazy_trainer:LazyTrainer", heads=True)
-GGS = Procedure("farflung.methods.ggs:train", "farflung.methods.ggs_trainer:GGSTrainer")
+GGS = Procedure("farflung.methods.ggs:train", "farflung.methods.ggs_trainer:GGSTrainer", lockstep=True)
 
 NODES, LINKS = "node-classification", "link-prediction"
 
@@ -200,7 +202,7 @@ PRESETS: dict[str, Preset] = _table(
                 "sample": {"fanouts": "10,25", "batch": 512},
                 "partition": {"by": "random", "parts": 4},
             },
-            for_links={**_LINKS, "partition": {"by": "random", "parts": 3}},
+            for_links={**_LINKS, "links": {"negatives": "global"}, "partition": {"by": "random", "parts": 3}},
             tasks=_BOTH,
         ),
         Preset(
