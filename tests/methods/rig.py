@@ -11,9 +11,11 @@ import torch
 
 from farflung.graph import Graph, choose_split, load
 from farflung.graph.links import split_links
-from farflung.methods import centralised, lazy, llcg, synchronous, tma
+from farflung.kernels.sampling import Block
+from farflung.methods import centralised, ggs, lazy, llcg, synchronous, tma
 from farflung.methods.base import Keeper, Round, Setting
 from farflung.methods.config import TrainConfig
+from farflung.methods.ggs_trainer import GGSTrainer
 from farflung.methods.lazy_trainer import LazyTrainer
 from farflung.methods.synchronous_trainer import SynchronousTrainer
 from farflung.methods.tma_trainer import TMATrainer
@@ -27,7 +29,7 @@ from farflung.tasks.link_prediction import LinkConfig
 from farflung.tasks.metrics import names
 from farflung.team import PROFILES, FaultPlan, FixedCostClock, Ledger, LinkProfile, Message
 from farflung.team.local import LocalTeam
-from farflung.trainer import TrainerSpec
+from farflung.trainer import Trainer, TrainerSpec
 
 
 class OpenTMATrainer(TMATrainer):
@@ -64,6 +66,36 @@ class OpenLazyTrainer(LazyTrainer):
         return Message("reveal", {}, {**hidden, "embeddings/logits": logits.numpy()})
 
 
+class OpenGGSTrainer(GGSTrainer):
+    """Keeps the samples of all steps in `seen`: step, seeds, blocks of the first layer and so on."""
+
+    def __init__(self, shard, spec, clock) -> None:  # type: ignore[no-untyped-def]
+        self.seen: list[tuple[int, np.ndarray, list[Block]]] = []
+        super().__init__(shard, spec, clock)
+        self.seen.clear()
+
+    def on_take_features(self, message: Message) -> Message:
+        answer = super().on_take_features(message)
+        if self.turn is not None and not self.turn.spoilt:
+            self.seen.append((self.turn.step, self.turn.targets.nodes, self.turn.growth.blocks[::-1]))
+        return answer
+
+
+METHODS = {
+    "tma": tma,
+    "lazy": lazy,
+    "centralised": centralised,
+    "llcg": llcg,
+    "synchronous": synchronous,
+    "ggs": ggs,
+}
+TRAINERS: dict[str, type[Trainer]] = {
+    "lazy": OpenLazyTrainer,
+    "synchronous": SynchronousTrainer,
+    "ggs": OpenGGSTrainer,
+}
+
+
 @dataclass
 class Diary:
     """A journal that keeps everything, and calls `after` at the end of each round."""
@@ -79,10 +111,6 @@ class Diary:
         self.rounds.append(record)
         if self.after is not None:
             self.after(record)
-
-
-METHODS = {"tma": tma, "lazy": lazy, "centralised": centralised, "llcg": llcg, "synchronous": synchronous}
-TRAINERS = {"lazy": OpenLazyTrainer, "synchronous": SynchronousTrainer}
 
 
 @dataclass

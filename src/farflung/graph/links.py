@@ -109,12 +109,16 @@ def split_links(graph: Graph, name: str, negatives: int, seed: int) -> LinkSplit
     return LinkSplit(training, val, test, directed, count)
 
 
-def training_pairs(indptr: np.ndarray, indices: np.ndarray, directed: bool) -> tuple[np.ndarray, np.ndarray]:
+def training_pairs(
+    indptr: np.ndarray, indices: np.ndarray, directed: bool, rows: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """The edges (source, destination), int64 each, of a training graph or a part of it: CSR, rows ascending.
 
     Loops are left out, duplicates (of any type) come once; not `directed`: each pair once, the lower node as source.
+    `rows`: the rows' ids, ascending, where `indices` are not their numbers; None: 0, 1, ...
     """
-    destination = np.repeat(np.arange(len(indptr) - 1, dtype=indices.dtype), np.diff(indptr))
+    names = np.arange(len(indptr) - 1) if rows is None else rows
+    destination = np.repeat(names.astype(indices.dtype), np.diff(indptr))
     first = _first_of_pairs(indices, destination, directed)
     return indices[first].astype(np.int64), destination[first].astype(np.int64)
 

@@ -1,7 +1,7 @@
 """Neighbour sampling for mini-batches (GraphSAGE, arXiv 1706.02216), equal for any number of threads.
 
 Every draw is a hash of (key, hop, destination, number of the draw): no generator state, and neither the order of the
-seeds nor the thread count changes a sample.
+seeds nor the thread count changes a sample, nor who holds which rows of the graph.
 
 Legend for shapes: N nodes, E edges, h hidden edges, R destinations, K >= R sources of a block (the first R are the
 destinations), e its edges.
@@ -42,40 +42,43 @@ class Block:
         return len(self.indptr) - 1
 
 
-class NeighbourSampler:
-    """Draws neighbourhoods from one graph, some of whose edges may be hidden for a while.
+class InEdges:
+    """Draws in-edges of nodes, a hop at a time, from one graph, some of whose edges may be hidden for a while.
 
     Attributes:
+        indptr, indices: CSR by destination.
         hidden: int64 [h], positions in `indices` of the hidden edges, ascending.
         hidden_in: int32 [N], number of hidden in-edges of each node.
     """
 
-    def __init__(self, indptr: np.ndarray, indices: np.ndarray) -> None:
+    def __init__(self, indptr: np.ndarray, indices: np.ndarray, names: np.ndarray | None = None) -> None:
         """CSR by destination: `indptr` int64 [N + 1], `indices` int32 or int64 [E], ascending in each row.
 
-        Raises ValueError where N is 2^31 or more.
+        `names` int64 [N]: what is hashed for each destination; None: its own number. So who holds some rows of a
+        graph, and names them as it does, draws for them what would be drawn from the whole of it. (Sources have
+        whatever ids stand in `indices`.)
+
+        Raises ValueError where N, or an id, is 2^31 or more.
         """
         self.indptr = np.ascontiguousarray(indptr, dtype=np.int64)
         self.indices = np.ascontiguousarray(indices)
+        self.names = np.empty(0, dtype=np.int64) if names is None else np.ascontiguousarray(names, dtype=np.int64)
         num_nodes = len(self.indptr) - 1
-        if num_nodes >= _STAMPS:
-            raise ValueError(f"{num_nodes} nodes are too many to sample from: the limit is {_STAMPS - 1}")
+        largest = max(num_nodes, int(self.names.max(initial=-1)) + 1)
+        if largest >= _STAMPS:
+            raise ValueError(f"{largest} nodes are too many to sample from: the limit is {_STAMPS - 1}")
         self.hidden = np.empty(0, dtype=np.int64)
         self.hidden_in = np.zeros(num_nodes, dtype=np.int32)
         self._hidden_from = np.zeros(num_nodes, dtype=np.int32)
         self._bereft = np.empty(0, dtype=np.int64)
-        # A node's place in `nodes` of the current call is its label less the call's stamp; lower labels are old.
-        self._label = np.full(num_nodes, -1, dtype=np.int32)
-        self._stamp = 0
 
     def hide(self, sources: np.ndarray, destinations: np.ndarray) -> None:
         """Take the edges source -> destination, all copies of each, out of the graph until the next call.
 
         `sources`, `destinations` int64 [k]; pairs that are no edge are ignored, and k = 0 brings every edge back.
-        Raises ValueError where an id is no node.
+        Raises ValueError where a destination is no node.
         """
         sources, destinations = np.asarray(sources, dtype=np.int64), np.asarray(destinations, dtype=np.int64)
-        self._check(sources)
         self._check(destinations)
         self.hidden_in[self._bereft] = 0
         first, copies = _find(self.indptr, self.indices, sources, destinations)
@@ -83,6 +86,94 @@ class NeighbourSampler:
         first, place = np.unique(first[found], return_index=True)  # ascending, thus by destination
         copies, self._bereft = copies[found[place]], destinations[found[place]]
         self.hidden = _hide(first, copies, self._bereft, self.hidden_in, self._hidden_from)
+
+    def visible(self, nodes: np.ndarray) -> np.ndarray:
+        """How many in-edges of each of `nodes` are not hidden, int64."""
+        return self.indptr[nodes + 1] - self.indptr[nodes] - self.hidden_in[nodes]
+
+    def draw(
+        self, nodes: np.ndarray, fanout: int | None, key: int, replace: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """In-edges of `nodes` [R]: indptr int64 [R + 1], positions in `indices` int64 [e], the sources int32 [e].
+
+        `nodes` int64, in range; `key`: names the draw of one hop, see `hop_key`; for the rest see
+        `NeighbourSampler.blocks`.
+        """
+        return _sample(
+            self.indptr,
+            self.indices,
+            self.hidden,
+            self.hidden_in,
+            self._hidden_from,
+            nodes,
+            self.names,
+            _ALL if fanout is None else np.int64(fanout),
+            np.uint64(key),
+            replace,
+        )
+
+    def _check(self, nodes: np.ndarray) -> None:
+        _check_nodes(nodes, len(self.hidden_in))
+
+
+def hop_key(key: int, hop: int) -> int:
+    """What names the draws of a hop in the sample named by `key`; hop 0 is the one next to the seeds."""
+    return derive(key, "hop", hop)
+
+
+class Places:
+    """Numbers nodes from 0 on as they are first seen, with a table that need not be cleared in between.
+
+    Attributes:
+        nodes: int64 [K], those that have a number, in its order.
+    """
+
+    def __init__(self, num_nodes: int) -> None:
+        """`num_nodes`: nodes are 0 .. N - 1, N below 2^31 - 1."""
+        self.nodes = np.empty(0, dtype=np.int64)
+        # A node's number is its label less `_base`; lower labels are of earlier turns.
+        self._label = np.full(num_nodes, -1, dtype=np.int32)
+        self._base = self._next = 0
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self._label)
+
+    def begin(self, nodes: np.ndarray) -> None:
+        """Begin anew with `nodes`, int64 [R]. Raises ValueError where they repeat or are no nodes."""
+        _check_nodes(nodes, len(self._label))
+        if self._next + len(self._label) > _STAMPS:  # no room for all N below 2^31
+            self._label.fill(-1)
+            self._next = 0
+        self._base = self._next
+        self._next += len(nodes)
+        if not _label(nodes, self._label, self._base):
+            raise ValueError("seeds must be unique")
+        self.nodes = nodes
+
+    def number(self, sources: np.ndarray) -> None:
+        """Replace ids by numbers in `sources` (int32 [e], nodes), in place; those without one get the next."""
+        known = len(self.nodes)
+        room = np.empty(min(len(self._label), known + len(sources)), dtype=np.int64)
+        room[:known] = self.nodes
+        self._next = self._base + len(room)
+        count = _relabel(sources, self._label, self._base, room, known)
+        self.nodes = room[:count]
+        self._next = self._base + count
+
+
+class NeighbourSampler(InEdges):
+    """Draws neighbourhoods from one graph, some of whose edges may be hidden for a while."""
+
+    def __init__(self, indptr: np.ndarray, indices: np.ndarray) -> None:
+        """As `InEdges`; sources and destinations are numbered alike."""
+        super().__init__(indptr, indices)
+        self._places = Places(len(self.hidden_in))
+
+    def hide(self, sources: np.ndarray, destinations: np.ndarray) -> None:
+        """As `InEdges.hide`; a source too must be a node."""
+        self._check(np.asarray(sources))
+        super().hide(sources, destinations)
 
     def blocks(self, seeds: np.ndarray, fanouts: Sequence[int | None], key: int, replace: bool = False) -> list[Block]:
         """The sampled neighbourhood of `seeds`, a block per layer, the first layer's first.
@@ -99,46 +190,20 @@ class NeighbourSampler:
         Raises:
             ValueError: where seeds repeat or are no nodes, or a fan-out is below 1.
         """
-        nodes = np.ascontiguousarray(seeds, dtype=np.int64)
-        self._check(nodes)
         if any(fanout is not None and fanout < 1 for fanout in fanouts):
             raise ValueError(f"fan-outs must be 1 or more, found {list(fanouts)}")
-        stamp = self._next_stamp()
-        self._stamp += len(nodes)
-        if not _label(nodes, self._label, stamp):
-            raise ValueError("seeds must be unique")
-        found: list[Block] = []
+        places, found = self._places, list[Block]()
+        places.begin(np.ascontiguousarray(seeds, dtype=np.int64))
         for hop, fanout in enumerate(reversed(fanouts)):
-            indptr, edges, indices = _sample(
-                self.indptr,
-                self.indices,
-                self.hidden,
-                self.hidden_in,
-                self._hidden_from,
-                nodes,
-                _ALL if fanout is None else np.int64(fanout),
-                np.uint64(derive(key, "hop", hop)),
-                replace,
-            )
-            room = np.empty(min(len(self._label), len(nodes) + len(edges)), dtype=np.int64)
-            room[: len(nodes)] = nodes
-            self._stamp = stamp + len(room)
-            count = _relabel(indices, self._label, stamp, room, len(nodes))
-            nodes = room[:count]
-            self._stamp = stamp + count
-            found.append(Block(nodes, indptr, indices, edges))
+            indptr, edges, sources = self.draw(places.nodes, fanout, hop_key(key, hop), replace)
+            places.number(sources)
+            found.append(Block(places.nodes, indptr, sources, edges))
         return found[::-1]
 
-    def _next_stamp(self) -> int:
-        """A number above every label, with room for N more below 2^31."""
-        if self._stamp + len(self._label) > _STAMPS:
-            self._label.fill(-1)
-            self._stamp = 0
-        return self._stamp
 
-    def _check(self, nodes: np.ndarray) -> None:
-        if len(nodes) and not 0 <= nodes.min() <= nodes.max() < len(self._label):
-            raise ValueError(f"nodes must be 0 to {len(self._label) - 1}, found {nodes.min()} to {nodes.max()}")
+def _check_nodes(nodes: np.ndarray, count: int) -> None:
+    if len(nodes) and not 0 <= nodes.min() <= nodes.max() < count:
+        raise ValueError(f"nodes must be 0 to {count - 1}, found {nodes.min()} to {nodes.max()}")
 
 
 @njit(inline="always")
@@ -188,7 +253,7 @@ def _visible(number, start, hidden, first, count):  # type: ignore[no-untyped-de
 
 
 @njit(parallel=True, cache=True)
-def _sample(indptr, indices, hidden, hidden_in, hidden_from, nodes, fanout, key, replace):  # type: ignore[no-untyped-def]
+def _sample(indptr, indices, hidden, hidden_in, hidden_from, nodes, names, fanout, key, replace):  # type: ignore[no-untyped-def]
     """In-edges of `nodes` [R]: indptr [R + 1], positions in `indices` [e], and the sources themselves, int32 [e]."""
     num_rows = len(nodes)
     any_hidden = len(hidden) > 0
@@ -213,7 +278,8 @@ def _sample(indptr, indices, hidden, hidden_in, hidden_from, nodes, fanout, key,
     for i in prange(num_rows):
         at, count, degree = out_indptr[i], out_indptr[i + 1] - out_indptr[i], degrees[i]
         v = nodes[i]
-        stream = mix(key ^ mix(uint64(v) + uint64(0x9E3779B97F4A7C15)))
+        name = names[v] if len(names) > 0 else v
+        stream = mix(key ^ mix(uint64(name) + uint64(0x9E3779B97F4A7C15)))
         if replace and fanout >= 0:
             for j in range(count):
                 edges[at + j] = _below(stream, j, degree)

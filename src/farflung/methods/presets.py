@@ -24,6 +24,8 @@ class Procedure:
     """Whether it takes the uncut graph: one trainer, beside the server."""
     server_trains: bool = False
     """Whether the server needs the whole graph too."""
+    lockstep: bool = False
+    """Whether all make each step together: a deadline is then for a part of a step, not for an interval."""
 
     def load(self) -> Callable[..., None]:
         """The procedure's `train(setting) -> None`."""
@@ -35,8 +37,11 @@ class Procedure:
 CENTRALISED = Procedure("farflung.methods.centralised:train", "farflung.methods.tma_trainer:TMATrainer", whole=True)
 TMA = Procedure("farflung.methods.tma:train", "farflung.methods.tma_trainer:TMATrainer")
 LLCG = Procedure("farflung.methods.llcg:train", "farflung.methods.tma_trainer:TMATrainer", server_trains=True)
-SYNCHRONOUS = Procedure("farflung.methods.synchronous:train", "farflung.methods.synchronous_trainer:SynchronousTrainer")
+SYNCHRONOUS = Procedure(
+    "farflung.methods.synchronous:train", "farflung.methods.synchronous_trainer:SynchronousTrainer", lockstep=True
+)
 LAZY = Procedure("farflung.methods.lazy:train", "farflung.methods.lazy_trainer:LazyTrainer", heads=True)
+GGS = Procedure("farflung.methods.ggs:train", "farflung.methods.ggs_trainer:GGSTrainer", lockstep=True)
 
 NODES, LINKS = "node-classification", "link-prediction"
 
@@ -74,6 +79,10 @@ _AVERAGING = (*_ALWAYS, *_BATCHES, *_EVALUATED, *_COMBINING, "train.soup", "trai
 _CORRECTING = (*_AVERAGING, "train.correction_steps")
 _SYNCHRONOUS = (*_ALWAYS, *_EVALUATED, "train.interval")
 _BOUNDARY = (*_SYNCHRONOUS, "train.boundary_rate")
+_GLOBAL_LINKS = tuple(
+    f"links.{name}" for name in ("decoder", "eval_negatives", "val_pairs", "per_positive", "mask_targets", "chunk")
+)
+_GLOBAL = (*_ALWAYS, *_EVALUATED, "sample.*", *_GLOBAL_LINKS, "train.interval")
 _LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "sample.batch")
 
 # One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code) for nodes,
@@ -208,6 +217,20 @@ PRESETS: dict[str, Preset] = _table(
                 "train": {**_NODES["train"], "boundary_rate": 0.1},
                 "partition": {"by": "random", "parts": 4},
             },
+        ),
+        Preset(
+            name="ggs",
+            procedure=GGS,
+            about="each step samples the whole graph: remote neighbours and features are fetched, gradients averaged",
+            source="arXiv 2010.05337 (DistDGL), as the baseline GGS of arXiv 2305.09887",
+            uses=_GLOBAL,
+            defaults={
+                **_NODES,
+                "sample": {"fanouts": "10,25", "batch": 512},
+                "partition": {"by": "random", "parts": 4},
+            },
+            for_links={**_LINKS, "links": {"negatives": "global"}, "partition": {"by": "random", "parts": 3}},
+            tasks=_BOTH,
         ),
         Preset(
             name="retexo",

@@ -16,7 +16,7 @@ from numba import njit, prange
 from farflung.errors import InputError
 from farflung.graph.degrees import degree_without_loops
 from farflung.kernels import Pattern, SparseMatrix, formed
-from farflung.kernels.sampling import Block, NeighbourSampler, take_rows
+from farflung.kernels.sampling import Block, InEdges, NeighbourSampler, take_rows
 from farflung.nn.adjacency import Aggregation, check_degree
 from farflung.nn.convs import Conv, Gathered
 from farflung.nn.encoder import Encoder, Layer, layer_key
@@ -92,12 +92,11 @@ class Neighbourhoods:
             return
         if aggregation in ("gcn", "attention"):
             indptr, indices, weight = _without_loops(indptr, indices, weight)
-        if aggregation == "gcn":
-            self._full_degree = degree_without_loops(indptr, indices, weight)
-            check_degree(self._full_degree)
-            self._degree = self._full_degree.copy()
         self._weight, self._attr = weight, attr
         self.sampler = NeighbourSampler(indptr, indices)
+        if aggregation == "gcn":
+            full = degree_without_loops(indptr, indices, weight)
+            self._degrees = VisibleDegrees(self.sampler, weight, full)
 
     def hide(self, sources: np.ndarray, destinations: np.ndarray) -> None:
         """Take the edges source -> destination, all copies of each, out of the graph until the next call.
@@ -107,16 +106,9 @@ class Neighbourhoods:
         """
         if self.sampler is None:
             return
-        before = self.sampler.hidden
         self.sampler.hide(sources, destinations)
         if self._aggregation == "gcn":
-            bereft = _rows_of(self.sampler.indptr, before)
-            self._degree[bereft] = self._full_degree[bereft]
-            hidden = self.sampler.hidden
-            bereft = _rows_of(self.sampler.indptr, hidden)
-            np.subtract.at(self._degree, bereft, 1.0 if self._weight is None else self._weight[hidden])
-            if self._weight is not None:
-                check_degree(self._degree[bereft], bereft)
+            self._degrees.follow()
 
     def batch(self, seeds: np.ndarray, key: int) -> Batch:
         """Matrices and features to embed `seeds` (int64, unique; ValueError otherwise) in a sample named by `key`."""
@@ -128,23 +120,70 @@ class Neighbourhoods:
     def matrix(self, block: Block) -> SparseMatrix:
         """The aggregation matrix [R, K] of a block that `sampler` drew and nothing was hidden since."""
         assert self.sampler is not None
-        num_columns = len(block.nodes)
-        if self._aggregation == "mean":
-            values = _mean(block.indptr, block.edges, self._weight, np.empty(len(block.edges), self._dtype))
-            return SparseMatrix(Pattern(block.indptr, block.indices, num_columns), values)
-        if self._aggregation == "edges":
-            values = np.ones(len(block.edges)) if self._weight is None else self._weight[block.edges]
-            attr = None if self._attr is None else self._attr[block.edges].astype(self._dtype)
-            return SparseMatrix(Pattern(block.indptr, block.indices, num_columns), values.astype(self._dtype), attr)
-        if self._aggregation == "attention":
-            indptr, indices = _looped(block.indptr, block.indices)
-            return SparseMatrix(Pattern(indptr, indices, num_columns), np.ones(len(indices), self._dtype))
-        available = self.sampler.indptr, self.sampler.hidden_in
-        values = np.empty(len(block.edges) + block.num_destinations, self._dtype)
-        indptr, indices = _gcn(
-            block.nodes, block.indptr, block.indices, block.edges, *available, self._weight, self._degree, values
-        )
-        return SparseMatrix(Pattern(indptr, indices, num_columns), values)
+        if self._aggregation != "gcn":
+            return block_matrix(self._aggregation, block, self._dtype, self._weight, self._attr)
+        available = self.sampler.visible(block.nodes[: block.num_destinations])
+        degree = self._degrees.now[block.nodes]
+        return block_matrix("gcn", block, self._dtype, self._weight, degree=degree, available=available)
+
+
+class VisibleDegrees:
+    """In-degrees without what a sampler hides.
+
+    Attributes:
+        now: float64 [N]: the weights of the visible in-edges, summed.
+    """
+
+    def __init__(self, sampler: InEdges, weight: np.ndarray | None, full: np.ndarray) -> None:
+        """`weight` [E] of the sampler's edges, or None: each counts 1; `full` float64 [N]: the degrees with nothing
+        hidden. Raises InputError where one has no root, see `check_degree`."""
+        check_degree(full)
+        self._sampler, self._weight, self._full = sampler, weight, full
+        self._bereft = np.empty(0, dtype=np.int64)
+        self.now = full.copy()
+
+    def follow(self) -> None:
+        """Take account of what the sampler hides since its last `hide`. Raises InputError as above."""
+        self.now[self._bereft] = self._full[self._bereft]
+        hidden = self._sampler.hidden
+        self._bereft = _rows_of(self._sampler.indptr, hidden)
+        np.subtract.at(self.now, self._bereft, 1.0 if self._weight is None else self._weight[hidden])
+        if self._weight is not None:
+            names = self._sampler.names
+            check_degree(self.now[self._bereft], names[self._bereft] if len(names) else self._bereft)
+
+
+def block_matrix(
+    aggregation: Aggregation,
+    block: Block,
+    dtype: np.dtype,
+    weight: np.ndarray | None = None,
+    attr: np.ndarray | None = None,
+    degree: np.ndarray | None = None,
+    available: np.ndarray | None = None,
+) -> SparseMatrix:
+    """The aggregation matrix [R, K] of a sampled block, as `Neighbourhoods` documents it; not for `none`.
+
+    Args:
+        weight: of the edges that `block.edges` are positions of, or None: each counts 1.
+        attr: of the same edges, [E, A], for `edges`; or None.
+        degree: float64 [K], of `block.nodes`, for `gcn`.
+        available: int64 [R], how many in-edges were there to be drawn, for `gcn`.
+    """
+    num_columns = len(block.nodes)
+    if aggregation == "mean":
+        values = _mean(block.indptr, block.edges, weight, np.empty(len(block.edges), dtype))
+        return SparseMatrix(Pattern(block.indptr, block.indices, num_columns), values)
+    if aggregation == "edges":
+        values = np.ones(len(block.edges)) if weight is None else weight[block.edges]
+        chosen = None if attr is None else attr[block.edges].astype(dtype)
+        return SparseMatrix(Pattern(block.indptr, block.indices, num_columns), values.astype(dtype), chosen)
+    if aggregation == "attention":
+        indptr, indices = _looped(block.indptr, block.indices)
+        return SparseMatrix(Pattern(indptr, indices, num_columns), np.ones(len(indices), dtype))
+    values = np.empty(len(block.edges) + block.num_destinations, dtype)
+    indptr, indices = _gcn(block.indptr, block.indices, block.edges, available, weight, degree, values)
+    return SparseMatrix(Pattern(indptr, indices, num_columns), values)
 
 
 _PRODUCTS = ("mean", "gcn")
@@ -263,22 +302,21 @@ def _looped(indptr, indices):  # type: ignore[no-untyped-def]
 
 
 @njit(parallel=True, cache=True)
-def _gcn(nodes, indptr, indices, edges, graph_indptr, hidden_in, weight, degree, values):  # type: ignore[no-untyped-def]
+def _gcn(indptr, indices, edges, available, weight, degree, values):  # type: ignore[no-untyped-def]
     """Indptr [R + 1] and indices [e + R] with a loop in front of each row; fill `values` [e + R]."""
     num_rows = len(indptr) - 1
-    scale = np.empty(len(nodes), dtype=np.float64)
-    for k in prange(len(nodes)):
-        scale[k] = 1.0 / np.sqrt(degree[nodes[k]] + 1.0)
+    scale = np.empty(len(degree), dtype=np.float64)
+    for k in prange(len(degree)):
+        scale[k] = 1.0 / np.sqrt(degree[k] + 1.0)
     out_indptr = np.empty(num_rows + 1, dtype=np.int64)
     out_indices = np.empty(len(values), dtype=np.int32)
     out_indptr[0] = 0
     for i in prange(num_rows):
-        start, end, v = indptr[i], indptr[i + 1], nodes[i]
+        start, end = indptr[i], indptr[i + 1]
         out_indptr[i + 1] = end + i + 1
         out_indices[start + i] = i
         values[start + i] = scale[i] ** 2
-        available = graph_indptr[v + 1] - graph_indptr[v] - hidden_in[v]
-        each = available / max(1, end - start)
+        each = available[i] / max(1, end - start)
         for e in range(start, end):
             value = scale[i] * scale[indices[e]] * each
             if weight is not None:

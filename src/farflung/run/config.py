@@ -298,7 +298,8 @@ def _check_task(config: RunConfig, paths: Sequence[str]) -> None:
     if config.train.soup and config.train.keep == "last":
         raise InputError("option 'train.soup' does nothing with train.keep=last: drop it, or set train.keep=best")
     interval, deadline = config.train.interval, config.train.deadline
-    if isinstance(interval, Seconds) and deadline is not None and deadline <= interval.s:
+    waits = not preset(config.method).procedure.lockstep
+    if waits and isinstance(interval, Seconds) and deadline is not None and deadline <= interval.s:
         raise InputError(
             f"option 'train.deadline' ({deadline:g} s) ends before an interval of {interval}: "
             "give the interval and some grace"
