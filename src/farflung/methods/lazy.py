@@ -93,7 +93,9 @@ class _Lazy:
         senders = self.everyone if senders is None else senders
         receivers = self.everyone if receivers is None else receivers
         self.team.begin(self.round, f"exchange{layer}")
-        send = Message("boundary", {"layer": layer, "to": list(receivers)})
+        wire = self.setting.train.wire
+        scalars = {"layer": layer, "to": list(receivers), **({} if wire == "float32" else {"wire": wire})}
+        send = Message("boundary", scalars)
         sent = self.team.exchange(
             dict.fromkeys(senders, send),
             dict.fromkeys(receivers, Message("halo", {"layer": layer})),

@@ -61,12 +61,13 @@ class LazyTrainer(Trainer):
         return Message("hello", {"nodes": self.shard.num_inner, **sizes})
 
     def on_boundary(self, message: Message) -> Message:
-        """This trainer's rows of H_layer for each peer of `to` that has them in its halo."""
+        """This trainer's rows of H_layer for each peer of `to` that has them in its halo, in the numbers of `wire`."""
         layer = message.scalars["layer"]
         arrays: dict[str, np.ndarray] = {}
         if layer < len(self.embeddings) and self.model.layers[layer].aggregation != "none":
             kind = "embeddings" if layer else "features"
-            arrays = boundary_arrays(kind, self.shard, self.embeddings[layer], message.scalars["to"])
+            wire = message.scalars.get("wire", "float32")
+            arrays = boundary_arrays(kind, self.shard, self.embeddings[layer], message.scalars["to"], wire)
         return Message("boundary", {}, arrays)
 
     def on_halo(self, message: Message) -> Message:
