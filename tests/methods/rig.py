@@ -136,6 +136,8 @@ def rig(
     hidden: int = 16,
     dropout: float = 0.0,
     norm: str = "layer",
+    first: str = "conv",
+    residual: bool = False,
     dtype: str = "float32",
     seed: int = 0,
     lr: float = 0.01,
@@ -172,6 +174,8 @@ def rig(
             hidden=hidden,
             dropout=dropout,
             norm=norm,  # type: ignore[arg-type]
+            first=first,  # type: ignore[arg-type]
+            residual=residual,
         ),
         optim=OptimConfig(lr=lr, weight_decay=weight_decay, decay=decay, clip=clip),  # type: ignore[arg-type]
         num_features=graph.num_features,

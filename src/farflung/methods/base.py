@@ -41,6 +41,8 @@ class Round:
     """The team's clock at the end of the round."""
     best: bool = False
     """Whether these weights are the best so far."""
+    stopped: bool = False
+    """Whether training, or the layer's, ends with this round since patience is over."""
 
 
 class Journal(Protocol):
@@ -88,6 +90,20 @@ class Keeper:
         return self.best if keep == "best" and self.best else self.last
 
 
+@dataclass
+class Patience:
+    """Counts rounds without a better validation score."""
+
+    limit: int | None
+    """So many of them in a row are too many (>= 1); None: none are."""
+    waited: int = 0
+
+    def over(self, better: bool) -> bool:
+        """Whether training ends with a round whose weights are `better` than all before it, or not."""
+        self.waited = 0 if better else self.waited + 1
+        return self.limit is not None and self.waited >= self.limit
+
+
 @dataclass(frozen=True)
 class Setting:
     """All that a method works with. It never sees the graph, nor which engine the team is."""
@@ -101,6 +117,8 @@ class Setting:
     train: TrainConfig
     deal: Callable[[int], Sequence[Shard]] | None = None
     """Draws the parts anew, the first time for 1, for methods that re-deal them; None: they stay as they are."""
+    unseen: bool = False
+    """Whether no trainer has anything to validate on: the evaluator alone does."""
 
 
 def require_time(setting: Setting, spent_on: str) -> None:

@@ -50,16 +50,19 @@ class Inference:
         self._prepared: tuple[object, Gathered] | None = None
 
     @torch.no_grad()
-    def embed(self, encoder: Encoder, layers: int | None = None) -> torch.Tensor:
+    def embed(
+        self, encoder: Encoder, layers: int | None = None, below: tuple[int, torch.Tensor] | None = None
+    ) -> torch.Tensor:
         """The last layer's output for every node, [N, O], in the order of the graph, without dropout and autograd.
 
         `layers`: how many of them, from the first (>= 1); None: all. All of them together equal `encoder.infer` on
         the whole matrix: to the bit where N <= `chunk`, otherwise but for rounding.
+        `below`: a number of layers and what they give, so that they need not run again.
         """
-        if self._at_once and layers is None:
+        if self._at_once and layers is None and below is None:
             return encoder.infer(self.matrix, self._gathered(encoder))
-        h: Input = self._x
-        for layer in encoder.layers[:layers]:
+        start, h = (0, cast("Input", self._x)) if below is None else below
+        for layer in encoder.layers[start:layers]:
             h = self._embed(layer, h)
         return cast("torch.Tensor", h)
 
@@ -74,7 +77,7 @@ class Inference:
         """One layer's embeddings of all nodes, [N, O], from its input [N, F]."""
         width, out_width = layer.conv.in_features, layer.conv.out_features
         factor: Factor
-        if out_width < width or self.matrix is None:
+        if out_width < width or layer.aggregation == "none":
             factor = cast("torch.Tensor", _MultipliedFirst(h, self._dtype, self.chunks))
         else:
             factor = _as_dense(h, self._dtype)

@@ -298,6 +298,13 @@ def _check_task(config: RunConfig, paths: Sequence[str]) -> None:
             f"option 'train.deadline' ({deadline:g} s) ends before an interval of {interval}: "
             "give the interval and some grace"
         )
+    if config.model.first == "mlp" and config.task == "link-prediction":
+        raise InputError("option 'model.first' cannot be 'mlp' for links, which have no class scores: use 'conv'")
+    if config.model.first == "mlp" and config.model.layers == 1:
+        raise InputError(
+            "option 'model.first' is 'mlp' and there is no layer after it (model.layers=1): "
+            "set model.layers=2 or more, or model.encoder=mlp for an MLP alone"
+        )
     fanouts, layers = config.sample.fanouts, config.model.layers
     if fanouts is not None and len(fanouts) != layers:
         raise InputError(
@@ -332,6 +339,8 @@ def _check_together(config: RunConfig, paths: Sequence[str]) -> None:
         only_with |= dict.fromkeys(_ONLY_WITH_AVERAGES, ("train.lazy", "weights"))
     if config.model.encoder == "mlp" and config.sample.fanouts is not None:
         only_with["sample.fanouts"] = ("model.encoder", "gcn or sage")
+    if config.model.encoder == "mlp":
+        only_with |= dict.fromkeys(("model.first", "train.wire"), ("model.encoder", "gcn or sage"))
     if config.sample.fanouts is None:
         only_with["sample.replace"] = ("sample.fanouts", "10,25 or the like")
     if config.optim.clip is None:
