@@ -18,7 +18,7 @@ from farflung.team import Reply
 
 
 class Mode(Protocol):
-    """The server's side of the rounds of a layer with its head. `sizes`: training nodes, or pairs, n_k of each trainer."""
+    """The server's side of a layer's rounds. `sizes`: training nodes, or pairs, n_k of each trainer."""
 
     verb: str
     """What trainers are asked."""

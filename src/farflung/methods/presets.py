@@ -44,6 +44,7 @@ _ALWAYS = (
     "symmetric",
     "task",
     "split",
+    "inductive",
     "features",
     "normalise",
     "method",
