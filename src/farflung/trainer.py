@@ -64,7 +64,8 @@ class TrainerSpec(BaseModel):
         """The model with its initial weights, equal wherever it is built."""
         width, seed, dtype = self.num_features, self.seed, self.torch_dtype
         if self.task == "link-prediction":
-            return build_link_model(self.model, self.links.decoder, width, self.num_relations, seed, dtype)
+            relations = self.num_relations
+            return build_link_model(self.model, self.links.decoder, width, relations, seed, dtype, self.heads)
         return build_encoder(self.model, width, self.num_classes, self.heads, seed, dtype)
 
     def build_trainer(self, shard: Shard, clock: Clock) -> Trainer:

@@ -169,6 +169,8 @@ def rig(
     hidden: int = 16,
     dropout: float = 0.0,
     norm: str = "layer",
+    first: str = "conv",
+    residual: bool = False,
     dtype: str = "float32",
     seed: int = 0,
     lr: float = 0.01,
@@ -202,7 +204,16 @@ def rig(
     spec = TrainerSpec(
         target=f"{target.__module__}:{target.__name__}",
         model=ModelConfig.model_validate(
-            {"encoder": encoder, "layers": layers, "hidden": hidden, "dropout": dropout, "norm": norm, **(model or {})}
+            {
+                "encoder": encoder,
+                "layers": layers,
+                "hidden": hidden,
+                "dropout": dropout,
+                "norm": norm,
+                "first": first,
+                "residual": residual,
+                **(model or {}),
+            }
         ),
         optim=OptimConfig(lr=lr, weight_decay=weight_decay, decay=decay, clip=clip),  # type: ignore[arg-type]
         num_features=graph.num_features,

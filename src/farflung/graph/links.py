@@ -11,8 +11,9 @@ import numpy as np
 from numba import njit, prange, uint64
 
 from farflung.errors import InputError
-from farflung.graph.build import EDGE_FIELDS, is_symmetric
+from farflung.graph.build import is_symmetric
 from farflung.graph.graph import Graph
+from farflung.graph.subgraph import with_edges
 from farflung.kernels.hashing import mix
 from farflung.seeding import derive, generator
 
@@ -104,7 +105,7 @@ def split_links(graph: Graph, name: str, negatives: int, seed: int) -> LinkSplit
         if kind == "directed":
             notes += ("directed edges are split: reverses of test edges may stay in the training graph",)
     val, test = (_links(graph, np.flatnonzero(part == s), directed, s, negatives, seed) for s in (VAL, TEST))
-    training = _restricted(graph, part == TRAIN, notes)
+    training = with_edges(graph, part == TRAIN).with_(notes=notes)
     count = int(np.count_nonzero(_first_of_pairs(training.indices, training.destinations(), directed)))
     return LinkSplit(training, val, test, directed, count)
 
@@ -215,19 +216,6 @@ def _links(graph: Graph, edges: np.ndarray, directed: bool, split: int, negative
     relation = None if graph.edge_type is None else graph.edge_type[edges[first]]
     source, destination = source[first], destination[first]
     return Links(source, destination, _draw_negatives(graph, source, destination, negatives, seed), relation)
-
-
-def _restricted(graph: Graph, keep: np.ndarray, notes: tuple[str, ...]) -> Graph:
-    """The graph with the edges `keep` (bool [E]) alone."""
-    degree = np.bincount(graph.destinations()[keep], minlength=graph.num_nodes)
-    fields = {name: getattr(graph, name) for name in EDGE_FIELDS}
-    return graph.with_(
-        indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)]),
-        indices=graph.indices[keep],
-        **{name: value[keep] for name, value in fields.items() if value is not None},
-        edge_columns={name: value[keep] for name, value in graph.edge_columns.items()},
-        notes=notes,
-    )
 
 
 def _draw_negatives(graph: Graph, source: np.ndarray, destination: np.ndarray, negatives: int, seed: int) -> np.ndarray:

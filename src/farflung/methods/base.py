@@ -43,6 +43,8 @@ class Round:
     """The team's clock at the end of the round."""
     best: bool = False
     """Whether these weights are the best so far."""
+    stopped: bool = False
+    """Whether training, or the layer's, ends with this round since patience is over."""
 
 
 class Journal(Protocol):
@@ -116,6 +118,8 @@ class Setting:
     train: TrainConfig
     deal: Callable[[int], Sequence[Shard]] | None = None
     """Draws the parts anew, the first time for 1, for methods that re-deal them; None: they stay as they are."""
+    unseen: bool = False
+    """Whether no trainer has anything to validate on: the evaluator alone does."""
 
     def validate(self, weights: np.ndarray) -> Mapping[str, float | None]:
         """Validation metrics of a flat weight vector [P]: by the evaluator, or by the trainers together."""

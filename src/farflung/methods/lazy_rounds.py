@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from farflung.methods.aggregate import aggregator, summed
 from farflung.methods.base import Setting
 from farflung.methods.budget import mean_loss
 from farflung.methods.config import Seconds, Steps
-from farflung.nn import Layer, flat
+from farflung.nn import flat
 from farflung.nn.optim import adam
 from farflung.team import Reply
 
 
 class Mode(Protocol):
-    """The server's side of a layer's rounds. `sizes`: training nodes n_k of each trainer."""
+    """The server's side of a layer's rounds. `sizes`: training nodes, or pairs, n_k of each trainer."""
 
     verb: str
     """What trainers are asked."""
@@ -27,14 +28,14 @@ class Mode(Protocol):
     def scalars(self, interval: Steps | Seconds, total: int) -> Mapping[str, Any]:
         """What they must know for a round: its `interval`, or the training nodes of all."""
 
-    def update(self, layer: Layer, done: Sequence[Reply], sizes: Mapping[int, int]) -> None:
+    def update(self, layer: nn.Module, done: Sequence[Reply], sizes: Mapping[int, int]) -> None:
         """Move the layer's weights by the answers of those that count; without training nodes they stay."""
 
     def loss(self, done: Sequence[Reply], sizes: Mapping[int, int]) -> float | None:
         """Mean loss over the training nodes of those that count; None where there are none."""
 
 
-def mode_of(setting: Setting, number: int, layer: Layer) -> Mode:
+def mode_of(setting: Setting, number: int, layer: nn.Module) -> Mode:
     """The mode that the options name, with fresh optimisers for layer `number`."""
     return Averaging(setting) if setting.train.lazy == "weights" else Gradients(setting, number, layer)
 
@@ -44,7 +45,7 @@ class Gradients:
 
     verb, sends = "gradient", "gradients"
 
-    def __init__(self, setting: Setting, number: int, layer: Layer) -> None:
+    def __init__(self, setting: Setting, number: int, layer: nn.Module) -> None:
         self.optim = setting.optim
         self.optimiser = adam(setting.optim, [layer], first=number)
         self.made = 0
@@ -55,7 +56,7 @@ class Gradients:
         self.total = total
         return {"of": total}
 
-    def update(self, layer: Layer, done: Sequence[Reply], sizes: Mapping[int, int]) -> None:
+    def update(self, layer: nn.Module, done: Sequence[Reply], sizes: Mapping[int, int]) -> None:
         """One step on the gradient of the mean loss over the training nodes present. For `clip_from` it is an epoch."""
         present = sum(sizes[reply.trainer] for reply in done)
         if not present:
@@ -85,7 +86,7 @@ class Averaging:
         """The interval alone."""
         return {"interval": str(interval)}
 
-    def update(self, layer: Layer, done: Sequence[Reply], sizes: Mapping[int, int]) -> None:
+    def update(self, layer: nn.Module, done: Sequence[Reply], sizes: Mapping[int, int]) -> None:
         """Aggregate the trainers' weights."""
         vectors = [reply.arrays["weights"] for reply in done]
         examples = [sizes[reply.trainer] for reply in done]

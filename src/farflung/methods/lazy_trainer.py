@@ -6,13 +6,17 @@ import math
 
 import numpy as np
 import torch
+from torch import nn
 
 from farflung.graph import FeatureBlock
 from farflung.graph.graph import MASKS
+from farflung.kernels import SparseMatrix
 from farflung.methods.budget import spent
 from farflung.methods.config import parse_budget
-from farflung.nn import Encoder, Gathered, Layer, flat, halo_adjacency, select
+from farflung.nn import Gathered, Layer, flat, halo_adjacency, select
+from farflung.nn.convs import Factor
 from farflung.nn.features import features_as_factor, numpy_dtype
+from farflung.nn.model import encoder_of, unit
 from farflung.nn.optim import adam
 from farflung.partition import Shard
 from farflung.seeding import derive, generator
@@ -29,15 +33,10 @@ class LazyTrainer(Trainer):
     It keeps no weights of its own beyond a round; where weights are averaged, it keeps its Adam while a layer trains.
     """
 
-    model: Encoder
-
     def __init__(self, shard: Shard, spec: TrainerSpec, clock: Clock) -> None:
         super().__init__(shard, spec, clock)
         assert shard.x is not None
-        self.task = NodeClassification(spec.num_classes, spec.multilabel)
-        self.rows = {mask: mask_rows(shard, mask) for mask in MASKS}
-        """Inner nodes that train, validate and test, int64."""
-        self.train_targets = mask_targets(self.task, shard, self.rows["train"], spec.torch_dtype)
+        self.layers = encoder_of(self.model).layers
         self.embeddings: list[FeatureBlock] = [shard.x]
         """H_0 .. H_l of the inner nodes, [n, d_l]; kept, for a peer that comes back."""
         self.halo = Halo(shard, shard.x.shape[1])
@@ -54,6 +53,25 @@ class LazyTrainer(Trainer):
         """Of the layer in training, where weights are averaged; None before its first step."""
         self.made = 0
         """Steps of that optimiser."""
+        self._learn()
+
+    def _learn(self) -> None:
+        """Find out what there is to learn and to validate on."""
+        shard, spec = self.shard, self.spec
+        self.task = NodeClassification(spec.num_classes, spec.multilabel)
+        self.rows = {mask: mask_rows(shard, mask) for mask in MASKS}
+        """Inner nodes that train, validate and test, int64."""
+        self.train_targets = mask_targets(self.task, shard, self.rows["train"], spec.torch_dtype)
+
+    @property
+    def examples(self) -> int:
+        """Training nodes, or pairs, n_k: how much this trainer weighs."""
+        return len(self.rows["train"])
+
+    @property
+    def learnable(self) -> int:
+        """Those of them of which all is there that the layer in training needs."""
+        return self.examples
 
     def on_hello(self, message: Message) -> Message:
         """How many nodes this trainer has, and how many of them train, validate and test."""
@@ -61,12 +79,13 @@ class LazyTrainer(Trainer):
         return Message("hello", {"nodes": self.shard.num_inner, **sizes})
 
     def on_boundary(self, message: Message) -> Message:
-        """This trainer's rows of H_layer for each peer of `to` that has them in its halo."""
+        """This trainer's rows of H_layer for each peer of `to` that has them in its halo, in the numbers of `wire`."""
         layer = message.scalars["layer"]
         arrays: dict[str, np.ndarray] = {}
-        if layer < len(self.embeddings) and self.model.layers[layer].aggregation != "none":
+        if layer < len(self.embeddings) and self.layers[layer].aggregation != "none":
             kind = "embeddings" if layer else "features"
-            arrays = boundary_arrays(kind, self.shard, self.embeddings[layer], message.scalars["to"])
+            wire = message.scalars.get("wire", "float32")
+            arrays = boundary_arrays(kind, self.shard, self.embeddings[layer], message.scalars["to"], wire)
         return Message("boundary", {}, arrays)
 
     def on_halo(self, message: Message) -> Message:
@@ -96,14 +115,14 @@ class LazyTrainer(Trainer):
         if self.layer != message.scalars["layer"]:
             return Message("gradient", self._behind())
         arrays = self._begin(message)
-        self._layer.zero_grad()
+        self._unit.zero_grad()
         loss = None
-        if len(self.rows["train"]):
-            share = len(self.rows["train"]) / message.scalars["of"]
+        if self.learnable:
+            share = self.examples / message.scalars["of"]
             part = self._loss(message.scalars["round"], 0) * share
             part.backward()
             loss = part.item()
-        arrays["gradients"] = flat.pack_gradients(self._layer)
+        arrays["gradients"] = flat.pack_gradients(self._unit)
         self.clock.worked("step")
         return Message("gradient", self._told(loss), arrays)
 
@@ -118,13 +137,13 @@ class LazyTrainer(Trainer):
         arrays = self._begin(message)
         interval, round = parse_budget(message.scalars["interval"]), message.scalars["round"]
         start, steps, loss = self.clock.now(), 0, None
-        while len(self.rows["train"]) and not spent(interval, steps, self.clock.now() - start):
+        while self.learnable and not spent(interval, steps, self.clock.now() - start):
             loss = self._step(round, steps)
             self.clock.worked("step")
             steps += 1
             if not math.isfinite(loss):
                 break
-        arrays["weights"] = flat.pack(self._layer)
+        arrays["weights"] = flat.pack(self._unit)
         if not np.isfinite(arrays["weights"]).all():
             self.optimiser = None
         return Message("train", {"steps": steps, **self._told(loss)}, arrays)
@@ -134,7 +153,7 @@ class LazyTrainer(Trainer):
         if self.layer != message.scalars["layer"]:
             return Message("score", self._behind())
         self._keep(message)
-        flat.load(self._layer, message.arrays["evaluation"])
+        flat.load(self._unit, message.arrays["evaluation"])
         return Message("score", {}, self._score())
 
     def on_embed(self, message: Message) -> Message:
@@ -143,10 +162,10 @@ class LazyTrainer(Trainer):
         if self.layer != layer:
             return Message("embed", {"behind": True})
         if "weights" in message.arrays:
-            flat.load(self._layer, message.arrays["weights"])
+            flat.load(self._unit, message.arrays["weights"])
         elif message.scalars["use"] == "best":
             assert self.best is not None
-            flat.load(self._layer, self.best)
+            flat.load(self._unit, self.best)
         with torch.no_grad():
             h = self._layer.hidden(self.gathered)
         self.embeddings[layer + 1 :] = [h.numpy()]
@@ -155,7 +174,7 @@ class LazyTrainer(Trainer):
 
     def _behind(self) -> dict[str, bool | int]:
         """What one says that lacks the inputs of the layer in training."""
-        return {"behind": True, "train": len(self.rows["train"])}
+        return {"behind": True, "train": self.examples}
 
     def _unheard(self) -> list[int]:
         """Owners of halo nodes whose rows did not come."""
@@ -166,7 +185,13 @@ class LazyTrainer(Trainer):
     @property
     def _layer(self) -> Layer:
         assert self.layer is not None
-        return self.model.layers[self.layer]
+        return self.layers[self.layer]
+
+    @property
+    def _unit(self) -> nn.Module:
+        """The layer in training with its head."""
+        assert self.layer is not None
+        return unit(self.model, self.layer)
 
     def _keep(self, message: Message) -> None:
         if message.scalars["keep"]:
@@ -176,7 +201,7 @@ class LazyTrainer(Trainer):
         """Load the weights sent; returns their validation counts, where they are asked for."""
         self._keep(message)
         self.sent = message.arrays["weights"]
-        flat.load(self._layer, self.sent)
+        flat.load(self._unit, self.sent)
         return self._score() if message.scalars["score"] else {}
 
     def _told(self, loss: float | None) -> dict[str, object]:
@@ -187,7 +212,7 @@ class LazyTrainer(Trainer):
 
     def _step(self, round: int, number: int) -> float:
         """Step `number` of a round, by this trainer's own Adam; returns the loss before it."""
-        optim, layer = self.spec.optim, self._layer
+        optim, layer = self.spec.optim, self._unit
         if self.optimiser is None:
             self.optimiser, self.made = adam(optim, [layer], first=self.layer or 0), 0
         self.optimiser.zero_grad()
@@ -204,21 +229,30 @@ class LazyTrainer(Trainer):
 
         `number`: the step within the round. The first one draws as the only step of a round does.
         """
-        assert self.layer is not None
-        n, batch = len(self.rows["train"]), self.spec.sample.batch
-        seed, place = self.spec.seed, (self.layer, round, self.shard.part)
-        key = derive(seed, "dropout", *place, number) if number else derive(seed, "dropout", *place)
-        if batch is None or batch >= n:
+        key, drawn = self._dropout_key(round, number), self._drawn(round, number)
+        if drawn is None:
             return self.task.loss(self._layer.predict(self.train_gathered, key), self.train_targets)
-        rng = generator(seed, "rows", self.layer, round, number, self.shard.part)
-        drawn = np.sort(rng.choice(n, size=batch, replace=False, shuffle=False))
         logits = self._layer.predict(select(self.train_gathered, drawn), key)
         return self.task.loss(logits, self.train_targets[torch.from_numpy(drawn)])
 
+    def _dropout_key(self, round: int, number: int) -> int:
+        assert self.layer is not None
+        place = (self.layer, round, self.shard.part)
+        return derive(self.spec.seed, "dropout", *place, *((number,) if number else ()))
+
+    def _drawn(self, round: int, number: int) -> np.ndarray | None:
+        """The examples of a step, of those that are learnable, ascending; None: all of them."""
+        assert self.layer is not None
+        n, batch = self.learnable, self.spec.sample.batch
+        if batch is None or batch >= n:
+            return None
+        rng = generator(self.spec.seed, "rows", self.layer, round, number, self.shard.part)
+        return np.sort(rng.choice(n, size=batch, replace=False, shuffle=False))
+
     @property
     def _per_epoch(self) -> int:
-        """Steps in which as many rows are seen as there are to train on."""
-        n = len(self.rows["train"])
+        """Steps in which as many examples are seen as there are."""
+        n = self.learnable
         return math.ceil(n / min(self.spec.sample.batch or n, n))
 
     def _score(self) -> dict[str, np.ndarray]:
@@ -232,14 +266,22 @@ class LazyTrainer(Trainer):
 
     def _gather(self, layer: int) -> None:
         """Aggregate once over inner and halo rows: from here on, the layer's training needs no graph."""
-        shard, dtype = self.shard, self.spec.torch_dtype
-        h, model = self.embeddings[layer], self.model.layers[layer]
-        matrix = None
-        if model.aggregation != "none":
-            h, present = self.halo.below(h)
-            matrix = halo_adjacency(model.aggregation, shard, numpy_dtype(dtype), present)
-        factor = features_as_factor(h, dtype)
+        matrix, factor, _ = self._inputs(layer)
+        model = self.layers[layer]
         with torch.no_grad():
             self.gathered = model.fix(model.gather(matrix, factor))
         self.train_gathered = select(self.gathered, self.rows["train"])
         self.val_gathered = select(self.gathered, self.rows["val"])
+
+    def _inputs(self, layer: int) -> tuple[SparseMatrix | None, Factor, np.ndarray]:
+        """What a layer aggregates with and from, [n, n + h] and [n + h, d], and which of the rows are there, bool.
+
+        Of a layer that gathers nothing: None, the inner rows [n, d], and all of them.
+        """
+        dtype, h = self.spec.torch_dtype, self.embeddings[layer]
+        aggregation = self.layers[layer].aggregation
+        if aggregation == "none":
+            return None, features_as_factor(h, dtype), np.ones(self.shard.num_inner, dtype=bool)
+        h, present = self.halo.below(h)
+        matrix = halo_adjacency(aggregation, self.shard, numpy_dtype(dtype), present)
+        return matrix, features_as_factor(h, dtype), present

@@ -50,6 +50,7 @@ _ALWAYS = (
     "symmetric",
     "task",
     "split",
+    "inductive",
     "features",
     "normalise",
     "method",
@@ -83,7 +84,7 @@ _GLOBAL_LINKS = tuple(
     f"links.{name}" for name in ("decoder", "eval_negatives", "val_pairs", "per_positive", "mask_targets", "chunk")
 )
 _GLOBAL = (*_ALWAYS, *_EVALUATED, "sample.*", *_GLOBAL_LINKS, "train.interval")
-_LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "sample.batch")
+_LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "train.wire", "sample.batch")
 
 # One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code) for nodes,
 # TMA's (arXiv 2305.09887) for links.

@@ -8,7 +8,8 @@ Legend for shapes: N nodes, d width of the embeddings, k pairs or sources, K can
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import nn
@@ -126,12 +127,17 @@ def build_decoder(kind: str, width: int, num_relations: int) -> Decoder:
 
 
 class LinkModel(nn.Module):
-    """An encoder whose last layer gives embeddings, and a decoder."""
+    """An encoder whose last layer gives embeddings, and a decoder; in lazy training also one for each layer before."""
 
-    def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
+    def __init__(self, encoder: Encoder, decoder: Decoder, heads: Sequence[Decoder] = ()) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
+        self.heads = nn.ModuleList(heads)
+
+    def decoder_of(self, layer: int) -> Decoder:
+        """The decoder of what layer number `layer` passes on."""
+        return cast("Decoder", self.heads[layer]) if layer < len(self.heads) else self.decoder
 
     @property
     def layers(self) -> list[nn.Module]:

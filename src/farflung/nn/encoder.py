@@ -76,6 +76,16 @@ class Layer(nn.Module):
             own = h if matrix is None else first_rows(h, matrix.shape[0])
         return (*gathered, own)
 
+    @property
+    def sums(self) -> bool:
+        """Whether what it gathers for a node is one weighted sum of rows and maybe the node's own: see `assemble`."""
+        return self.aggregation in ("gcn", "mean")
+
+    def assemble(self, summed: Factor, own: Factor) -> Gathered:
+        """What `gather` gives, from sums [R, F] that may come from elsewhere and own rows [R, F]; where it `sums`."""
+        gathered = (own, summed) if self.conv.reads_own else (summed,)
+        return gathered if self.skip is None else (*gathered, own)
+
     def fix(self, gathered: Gathered) -> Gathered:
         """What was gathered from constant inputs, in the form that is fastest to multiply again and again."""
         if self.skip is None:

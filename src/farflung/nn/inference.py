@@ -51,16 +51,19 @@ class Inference:
         self._prepared: tuple[object, Gathered] | None = None
 
     @torch.no_grad()
-    def embed(self, encoder: Encoder, layers: int | None = None) -> torch.Tensor:
+    def embed(
+        self, encoder: Encoder, layers: int | None = None, below: tuple[int, torch.Tensor] | None = None
+    ) -> torch.Tensor:
         """The last layer's output for every node, [N, O], in the order of the graph, without dropout and autograd.
 
         `layers`: how many of them, from the first (>= 1); None: all. All of them together equal `encoder.infer` on
         the whole matrix: to the bit where N <= `chunk`, otherwise but for rounding.
+        `below`: a number of layers and what they give, so that they need not run again.
         """
-        if self._at_once and layers is None:
+        if self._at_once and layers is None and below is None:
             return encoder.infer(self.matrix, self._gathered(encoder))
-        h: Input = self._x
-        for layer in encoder.layers[:layers]:
+        start, h = (0, cast("Input", self._x)) if below is None else below
+        for layer in encoder.layers[start:layers]:
             h = embed_layer(layer, self.matrix, h, self.chunks, self._dtype)
         return cast("torch.Tensor", h)
 
@@ -82,7 +85,7 @@ def embed_layer(
     `h` are the destinations' own.
     """
     factor: Factor
-    if layer.conv.out_features < layer.conv.in_features or matrix is None or layer.aggregation == "attention":
+    if layer.conv.out_features < layer.conv.in_features or matrix is None or layer.aggregation in ("attention", "none"):
         factor = cast("torch.Tensor", _MultipliedFirst(h, dtype, _source_chunks(h.shape[0], chunks)))
     else:
         factor = _as_dense(h, dtype)

@@ -304,6 +304,22 @@ def _check_task(config: RunConfig, paths: Sequence[str]) -> None:
             f"option 'train.deadline' ({deadline:g} s) ends before an interval of {interval}: "
             "give the interval and some grace"
         )
+    if config.inductive and config.task == "link-prediction":
+        raise InputError(
+            "option 'inductive' is for nodes: links are always predicted on a graph that lacks them, drop it"
+        )
+    if config.inductive and config.train.evaluation == "exchange":
+        raise InputError(
+            "option 'train.evaluation' cannot be 'exchange' with inductive=true: trainers have no validation nodes, "
+            "use 'central'"
+        )
+    if config.model.first == "mlp" and config.task == "link-prediction":
+        raise InputError("option 'model.first' cannot be 'mlp' for links, which have no class scores: use 'conv'")
+    if config.model.first == "mlp" and config.model.layers == 1:
+        raise InputError(
+            "option 'model.first' is 'mlp' and there is no layer after it (model.layers=1): "
+            "set model.layers=2 or more, or model.encoder=mlp for an MLP alone"
+        )
     fanouts, layers = config.sample.fanouts, config.model.layers
     if fanouts is not None and len(fanouts) != layers:
         raise InputError(
@@ -328,7 +344,16 @@ _ONLY_WITH: dict[str, tuple[str, str]] = {
 }
 """Options that act only where another one has a certain value."""
 _ONLY_WITH_AVERAGES = ("train.interval", "train.aggregation")
-"""Those that in lazy training act only where weights are averaged."""
+"""Those that in lazy training act only where weights are averaged, or the first one between evaluations."""
+
+
+def _check_evaluated(config: RunConfig) -> None:
+    """Raise InputError where lazy training by gradients is to be evaluated at times."""
+    if config.train.lazy == "gradients" and isinstance(config.train.interval, Seconds):
+        raise InputError(
+            f"option 'train.interval' is a time ({config.train.interval}), and gradients are steps: "
+            "write steps as '10steps', or set train.lazy=weights"
+        )
 
 
 def _check_together(config: RunConfig, paths: Sequence[str]) -> None:
@@ -337,8 +362,13 @@ def _check_together(config: RunConfig, paths: Sequence[str]) -> None:
     only_with = dict(_ONLY_WITH)
     if preset(config.method).uses_option("train.lazy"):
         only_with |= dict.fromkeys(_ONLY_WITH_AVERAGES, ("train.lazy", "weights"))
+        if config.inductive or config.task == "link-prediction":  # the evaluator scores, once per interval
+            _check_evaluated(config)
+            del only_with["train.interval"]
     if config.model.encoder == "mlp" and config.sample.fanouts is not None:
         only_with["sample.fanouts"] = ("model.encoder", "gcn, sage or gat")
+    if config.model.encoder == "mlp":
+        only_with |= dict.fromkeys(("model.first", "train.wire"), ("model.encoder", "gcn, sage or gat"))
     if config.sample.fanouts is None:
         only_with["sample.replace"] = ("sample.fanouts", "10,25 or the like")
     if config.optim.clip is None:

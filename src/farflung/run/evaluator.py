@@ -15,6 +15,7 @@ from farflung.nn import flat
 from farflung.nn.decoders import LinkModel
 from farflung.nn.encoder import Encoder
 from farflung.nn.inference import Inference
+from farflung.nn.model import first_layers
 from farflung.run.predict import Predictions, predictions
 from farflung.tasks import metrics, ranking
 from farflung.tasks.link_prediction import score_links
@@ -34,7 +35,8 @@ class Evaluator(Protocol):
     def validate(self, vector: np.ndarray, depth: int | None = None) -> Metrics:
         """Validation metrics of a flat weight vector [P]: what a team's `evaluate` answers.
 
-        `depth`: score by the first so many layers alone, the last of them with its head; None: by all.
+        `depth`: score by the first so many layers alone, the last of them with its head, whose weights the vector
+        holds (see `nn.model.first_layers`); None: by all.
         All None where a score is not finite: such weights are never the best, and training may go on.
         """
 
@@ -50,19 +52,20 @@ class NodeEvaluator:
         assert isinstance(model, Encoder)
         self.model = model
         self._inference = _inference(model, graph, spec)
+        self._first = _FirstLayers(self._inference, model)
 
     def logits(self, weights: Weights) -> np.ndarray:
         """Class scores of every node, [N, C], in the order of the graph."""
-        return self._logits(weights, None)
-
-    def _logits(self, weights: Weights, depth: int | None) -> np.ndarray:
         self.model.load_state_dict(dict(weights))
-        h = self._inference.embed(self.model, depth)
-        head = None if depth is None else self.model.layers[depth - 1].head
-        if head is not None:
-            with torch.no_grad():
-                h = head(h)
-        return h.numpy()
+        return self._inference.embed(self.model).numpy()
+
+    @torch.no_grad()
+    def _logits_at(self, vector: np.ndarray, depth: int) -> np.ndarray:
+        """Class scores by the first `depth` layers and the head of the last of them, [N, C]."""
+        flat.load(first_layers(self.model, depth), vector)
+        h = self._first.embed(depth)
+        head = self.model.layers[depth - 1].head
+        return (h if head is None else head(h)).numpy()
 
     def embeddings(self, weights: Weights) -> np.ndarray:
         """Output of the last hidden layer for every node, [N, d]; class scores where there is no hidden layer."""
@@ -74,7 +77,7 @@ class NodeEvaluator:
         return {mask: self._metrics(logits, mask) for mask in masks}
 
     def validate(self, vector: np.ndarray, depth: int | None = None) -> Metrics:
-        logits = self._logits(flat.unpack(self.model, vector), depth)
+        logits = self.logits(flat.unpack(self.model, vector)) if depth is None else self._logits_at(vector, depth)
         if not np.isfinite(logits).all():
             return dict.fromkeys(metrics.names(self.task.num_classes, self.task.multilabel))
         return self._metrics(logits, "val")
@@ -96,6 +99,7 @@ class LinkEvaluator:
         assert isinstance(model, LinkModel)
         self.model = model
         self._inference = _inference(model.encoder, graph, spec)
+        self._first = _FirstLayers(self._inference, model.encoder)
         limit = spec.links.val_pairs
         self._val = links.val if limit is None else links.val.limited(limit)
         self._chunk = spec.links.chunk
@@ -114,12 +118,36 @@ class LinkEvaluator:
         return {mask: ranking.finish(score_links(self.model.decoder, h, sets[mask], self._chunk)) for mask in masks}
 
     def validate(self, vector: np.ndarray, depth: int | None = None) -> Metrics:
-        assert depth is None
-        h = torch.from_numpy(self.embeddings(flat.unpack(self.model, vector)))
+        decoder = self.model.decoder
+        if depth is None:
+            h = torch.from_numpy(self.embeddings(flat.unpack(self.model, vector)))
+        else:
+            flat.load(first_layers(self.model, depth), vector)
+            h, decoder = self._first.embed(depth), self.model.decoder_of(depth - 1)
         try:
-            return ranking.finish(score_links(self.model.decoder, h, self._val, self._chunk))
+            return ranking.finish(score_links(decoder, h, self._val, self._chunk))
         except NotFiniteError:
             return dict.fromkeys(ranking.names())
+
+
+class _FirstLayers:
+    """What the first layers of an encoder give; those below the last of them run once while their weights stay."""
+
+    def __init__(self, inference: Inference, encoder: Encoder) -> None:
+        self._inference = inference
+        self._encoder = encoder
+        self._held: tuple[np.ndarray, torch.Tensor] | None = None
+        """Weights of the layers below, and the rows [N, d] that they gave."""
+
+    def embed(self, depth: int) -> torch.Tensor:
+        """The output of layer number `depth` - 1 for every node, [N, d], with the weights that the encoder has now."""
+        below = depth - 1
+        if not below:
+            return self._inference.embed(self._encoder, 1)
+        weights = flat.pack(torch.nn.ModuleList(self._encoder.layers[:below]))
+        if self._held is None or not np.array_equal(self._held[0], weights):
+            self._held = weights, self._inference.embed(self._encoder, below)
+        return self._inference.embed(self._encoder, depth, (below, self._held[1]))
 
 
 def _inference(encoder: Encoder, graph: Graph, spec: TrainerSpec) -> Inference:

@@ -95,6 +95,8 @@ def as_json(record: Round) -> dict[str, Any]:
     content = asdict(record)
     content["loss"] = _finite(record.loss)
     content["val"] = None if record.val is None else {name: _finite(value) for name, value in record.val.items()}
+    if not record.stopped:
+        del content["stopped"]
     for name in ("steps", "absent"):
         content[name] = {str(trainer): value for trainer, value in content[name].items()}
     return content
@@ -199,6 +201,8 @@ class ScreenJournal:
         value = (record.val or {}).get(self._metric)
         if value is not None:
             parts.append(f"val {self._metric} {value:.4f}{'*' if record.best else ''}")
+        if record.stopped:
+            parts.append("patience is over")
         parts.append(f"sent {size(self._bytes())}")
         parts.append(f"clock {in_seconds(record.seconds)}")
         parts.extend(f"trainer {trainer} absent: {why}" for trainer, why in record.absent.items())

@@ -18,6 +18,7 @@ from farflung.graph import Graph, Split, choose_split, is_symmetric, load, symme
 from farflung.graph.features import choose_features
 from farflung.graph.graph import MASKS
 from farflung.graph.links import LinkSplit, split_links
+from farflung.graph.subgraph import between, with_edges, with_nodes
 from farflung.methods.presets import preset
 from farflung.partition import Partition, Shard, cut_graph
 from farflung.partition.assign import deal_clusters, random_parts
@@ -36,23 +37,30 @@ class Source:
     graph: Graph
     """With features and split as the run uses them."""
     partition: Partition
-    """Its shards are those of `graph`; a single part where the method takes the whole graph."""
+    """Its shards are those of `seen`; a single part where the method takes the whole graph."""
     fingerprint: str
     """Of the graph as it was read (see `fingerprint`)."""
     partition_seconds: float
     """Time that cutting the graph took; 0 where it came in parts."""
     links: LinkSplit | None = None
     """The links to be predicted; None where nodes are classified."""
+    training: Graph | None = None
+    """What of `graph` training sees; None: all of it."""
+
+    @property
+    def seen(self) -> Graph:
+        """The graph that training sees."""
+        return self.graph if self.training is None else self.training
 
     def deal(self, number: int) -> Sequence[Shard]:
         """The parts drawn anew, for the `number`-th time (from 1): nodes, or the same super-nodes, dealt out again."""
         parts, own = self.partition, self.config.partition.seed
         seed = derive(self.config.seed if own is None else own, "deal", number)
         if parts.clusters is None:
-            assignment = random_parts(self.graph.num_nodes, parts.num_parts, seed)
+            assignment = random_parts(self.seen.num_nodes, parts.num_parts, seed)
         else:
             assignment = deal_clusters(int(parts.clusters.max()) + 1, parts.num_parts, seed)[parts.clusters]
-        return Partition.of(self.graph, assignment, parts.num_parts).shards
+        return Partition.of(self.seen, assignment, parts.num_parts).shards
 
     def with_config(self, config: RunConfig) -> Source:
         """A copy with another configuration."""
@@ -68,13 +76,21 @@ def prepare(config: RunConfig, given: Graph | Partition | None = None, asked: Co
         InputError: anything about the graph, its split, features, parts or labels that does not fit.
     """
     found = ready(config, given, asked)
-    config, graph, print_of = found.config, found.graph, fingerprint(found.raw)
+    config, graph = found.config, found.graph
+    known = found.known
+    seen = graph if known is None else seen_of(graph, known, config)
+    seconds = 0.0
     if preset(config.method).procedure.whole:
-        return Source(config, graph, uncut(graph), print_of, 0.0, found.links)
-    if found.parts is not None:
-        return Source(config, graph, recut(found.parts, found.raw, graph), print_of, 0.0, found.links)
-    parts, seconds = cut(graph, config)
-    return Source(config, graph, parts, print_of, seconds, found.links)
+        parts = uncut(seen)
+    elif found.parts is not None:
+        parts = recut(found.parts, found.raw, seen, known)
+    elif config.partition.by == "given" and known is not None:  # a file has a line for each node of the whole graph
+        parts, seconds = cut(graph, config)
+        parts = recut(parts, graph, seen, known)
+    else:
+        parts, seconds = cut(seen, config)
+    training = None if known is None else seen
+    return Source(config, graph, parts, fingerprint(found.raw), seconds, found.links, training)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +105,12 @@ class Ready:
     graph: Graph
     """With features and split, without the links that are not for training."""
     links: LinkSplit | None
+
+    @property
+    def known(self) -> np.ndarray | None:
+        """The nodes that training sees, bool [N]; None: all of them."""
+        split = self.graph.split
+        return ~(split.val | split.test) if self.config.inductive and split is not None else None
 
 
 def ready(config: RunConfig, given: Graph | Partition | None = None, asked: Collection[str] = ()) -> Ready:
@@ -121,13 +143,21 @@ def ready(config: RunConfig, given: Graph | Partition | None = None, asked: Coll
             "parts were cut along all edges, those of validation and test among them: cut the uncut graph to avoid it"
         )
         graph = graph.with_(notes=(*graph.notes, seen))
-    _check_fits(graph, links)
+    _check_fits(graph, links, config)
     return Ready(config, raw, parts, graph, links)
 
 
 def uncut(graph: Graph) -> Partition:
     """The graph as one part."""
     return Partition.of(graph, np.zeros(graph.num_nodes, dtype=np.int32), 1)
+
+
+def seen_of(graph: Graph, known: np.ndarray, config: RunConfig) -> Graph:
+    """The nodes `known` (bool [N]) of `graph` and the edges among them; features of degrees count these edges alone."""
+    if config.features != "given":
+        graph = with_edges(graph, between(graph, known))
+        graph = choose_features(graph, config.features, config.normalise, config.seed)
+    return with_nodes(graph, known)
 
 
 def cut(graph: Graph, config: RunConfig) -> tuple[Partition, float]:
@@ -137,18 +167,22 @@ def cut(graph: Graph, config: RunConfig) -> tuple[Partition, float]:
     return parts, time.perf_counter() - start
 
 
-def recut(parts: Partition, raw: Graph, graph: Graph) -> Partition:
-    """The same parts of `graph`, which is `raw` with other features or another split; themselves if it is `raw`."""
+def recut(parts: Partition, raw: Graph, graph: Graph, known: np.ndarray | None = None) -> Partition:
+    """The same parts of `graph`, which is `raw` with other features or another split; themselves if it is `raw`.
+
+    `known`: the nodes of `raw` that `graph` has, bool [N]; None: all of them.
+    """
     if graph is raw:
         return parts
+    kept = slice(None) if known is None else known
     return Partition.of(
         graph,
-        parts.assignment,
+        parts.assignment[kept],
         parts.num_parts,
         by=parts.by,
         options=parts.manifest.get("options"),
         seed=parts.manifest.get("seed"),
-        clusters=parts.clusters,
+        clusters=None if parts.clusters is None else parts.clusters[kept],
         part_names=parts.manifest.get("part_names"),
     )
 
@@ -222,7 +256,7 @@ def with_features_and_split(graph: Graph, config: RunConfig) -> tuple[Graph, Lin
     return graph if config.split is None else choose_split(graph, config.split, config.seed), None
 
 
-def _check_fits(graph: Graph, links: LinkSplit | None) -> None:
+def _check_fits(graph: Graph, links: LinkSplit | None, config: RunConfig) -> None:
     if len(graph.features) != 1:
         raise InputError(f"graph '{graph.name}' has {len(graph.features)} node types: the methods here take one")
     if links is not None and links.train_count == 0:
@@ -233,6 +267,12 @@ def _check_fits(graph: Graph, links: LinkSplit | None) -> None:
         assert graph.split is not None
         if not graph.split.train.any():
             raise InputError(f"graph '{graph.name}' has no training node in its split: choose another split")
+    validated = links.val.count if links is not None else graph.split.val.any() if graph.split is not None else False
+    if config.train.patience is not None and not validated:
+        raise InputError(
+            f"option 'train.patience' counts validation scores, and graph '{graph.name}' has nothing to validate on in "
+            "its split: drop it, or choose another split"
+        )
 
 
 def as_cut(config: RunConfig, parts: Partition, asked: Collection[str] = ()) -> RunConfig:

@@ -162,7 +162,7 @@ def execute(
         if config.train.deadline is None and any(fault.seconds == math.inf for fault in plan.faults):
             raise InputError(f"fault plan '{plan}' has a trainer that hangs: set a deadline, train.deadline=10s")
         if warn is not None:
-            for warning in partition_warnings(source.graph, source.partition.assignment, source.partition.num_parts):
+            for warning in partition_warnings(source.seen, source.partition.assignment, source.partition.num_parts):
                 warn(warning)
         work = _Work.set_up(source, plan, clock, start)
         memory = MemoryJournal()
@@ -233,7 +233,7 @@ class _Work:
             faults=faults,
             clock=clock,
             colocated=procedure.whole,
-            whole=(lambda: uncut(source.graph).shards[0]) if procedure.server_trains else None,
+            whole=(lambda: uncut(source.seen).shards[0]) if procedure.server_trains else None,
         )
         return cls(source, spec, evaluator, model, keeper, team, start)
 
@@ -241,7 +241,14 @@ class _Work:
         """Run the method and put the chosen weights into the model; its scores."""
         config = self.source.config
         setting = Setting(
-            self.team, self.model, journal, self.keeper, config.optim, config.train, deal=lru_cache(1)(self.source.deal)
+            self.team,
+            self.model,
+            journal,
+            self.keeper,
+            config.optim,
+            config.train,
+            deal=lru_cache(1)(self.source.deal),
+            unseen=config.inductive,
         )
         preset(config.method).procedure.load()(setting)
         self.model.load_state_dict(self.keeper.chosen(config.train.keep))

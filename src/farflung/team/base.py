@@ -81,7 +81,8 @@ class Team(ABC):
     def evaluate(self, weights: np.ndarray, depth: int | None = None) -> Mapping[str, float | None]:
         """Validation metrics of a flat weight vector on the whole graph, scored beside the trainers' clock.
 
-        `depth`: score by the first so many layers alone, the last of them with its head; None: by all.
+        `depth`: score by the first so many layers alone, the last of them with its head, and `weights` are those of
+        them (`nn.model.first_layers`); None: by all.
         """
 
     @abstractmethod

@@ -13,16 +13,21 @@ import scipy.sparse as sp
 from farflung.graph import FeatureBlock
 from farflung.graph.features import stacked
 from farflung.partition import Shard
-from farflung.team.rows import from_arrays, senders, sound, to_arrays
+from farflung.team.rows import Wire, from_arrays, senders, sound, to_arrays
 
 
-def boundary_arrays(kind: str, shard: Shard, rows: FeatureBlock, peers: Iterable[int]) -> dict[str, np.ndarray]:
-    """Of `rows` [n, d] those that each of `peers` has in its halo, as `kind/peer`; nothing for who has none."""
+def boundary_arrays(
+    kind: str, shard: Shard, rows: FeatureBlock, peers: Iterable[int], wire: Wire = "float32"
+) -> dict[str, np.ndarray]:
+    """Of `rows` [n, d] those that each of `peers` has in its halo, as `kind/peer`; nothing for who has none.
+
+    `wire`: what the numbers are sent as, see `farflung.team.rows`.
+    """
     arrays: dict[str, np.ndarray] = {}
     for peer in peers:
         chosen = shard.boundary_for(peer)
         if len(chosen):
-            arrays |= to_arrays(f"{kind}/{peer}", rows[chosen])
+            arrays |= to_arrays(f"{kind}/{peer}", rows[chosen], wire)
     return arrays
 
 
@@ -62,11 +67,18 @@ class Halo:
             place = shard.halo_of(owner)
             count = place.stop - place.start
             if count and owner in self.rows:
-                blocks.append(self.rows[owner])
+                blocks.append(_like(own, self.rows[owner]))
             elif count:
                 blocks.append(_blank(own, count))
                 present[shard.num_inner + place.start : shard.num_inner + place.stop] = False
         return stacked(blocks), present
+
+
+def _like(own: FeatureBlock, rows: FeatureBlock) -> FeatureBlock:
+    """Rows that came in another form or in fewer bytes, as what `own` are: sparse or dense, and no less exact."""
+    if sp.issparse(own) and not sp.issparse(rows):
+        rows = sp.csr_matrix(rows)
+    return rows.astype(np.result_type(own.dtype, rows.dtype), copy=False)
 
 
 def _blank(like: FeatureBlock, count: int) -> FeatureBlock:
