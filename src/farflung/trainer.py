@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from farflung.errors import FarflungError
 from farflung.local_inference import VERB, LocalInference
-from farflung.nn.config import ModelConfig
+from farflung.nn.config import Facts, ModelConfig
 from farflung.nn.encoder import build_encoder
 from farflung.nn.model import Model, build_link_model
 from farflung.nn.optim import OptimConfig
@@ -52,6 +52,7 @@ class TrainerSpec(BaseModel):
     """Whether a link is a directed edge, not a pair; matters where links are predicted."""
     boundary_rate: float = 1.0
     """Share of each boundary's rows that is sent per step; matters where embeddings are."""
+    facts: Facts = Facts()
     num_relations: int = 1
     """Edge types; matters where the decoder tells them apart."""
 
@@ -65,8 +66,10 @@ class TrainerSpec(BaseModel):
         width, seed, dtype = self.num_features, self.seed, self.torch_dtype
         if self.task == "link-prediction":
             relations = self.num_relations
-            return build_link_model(self.model, self.links.decoder, width, relations, seed, dtype, self.heads)
-        return build_encoder(self.model, width, self.num_classes, self.heads, seed, dtype)
+            return build_link_model(
+                self.model, self.links.decoder, width, relations, seed, dtype, self.heads, self.facts
+            )
+        return build_encoder(self.model, width, self.num_classes, self.heads, seed, dtype, facts=self.facts)
 
     def build_trainer(self, shard: Shard, clock: Clock) -> Trainer:
         """The trainer that `target` names, on its shard."""

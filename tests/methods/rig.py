@@ -20,6 +20,7 @@ from farflung.methods.lazy_trainer import LazyTrainer
 from farflung.methods.synchronous_trainer import SynchronousTrainer
 from farflung.methods.tma_trainer import TMATrainer
 from farflung.nn import ModelConfig
+from farflung.nn.config import Facts
 from farflung.nn.optim import OptimConfig
 from farflung.partition import Partition, build_shards, partition
 from farflung.run.evaluator import LinkEvaluator, NodeEvaluator, evaluator_for
@@ -183,6 +184,7 @@ def rig(
     links: dict[str, object] | None = None,
     clip: float | None = None,
     model: dict[str, object] | None = None,
+    facts: Facts = Facts(),  # noqa: B008
     **train: object,
 ) -> Rig:
     """Everything for one run; `costs`: seconds per unit of work, by default a step takes 1/8 s.
@@ -226,6 +228,7 @@ def rig(
         sample=SampleConfig.model_validate(sample or {}),
         links=LinkConfig.model_validate(links or {}),
         directed=split is not None and split.directed,
+        facts=facts,
         boundary_rate=options.boundary_rate,
     )
     evaluator = evaluator_for(graph, spec, split)

@@ -109,15 +109,16 @@ def times(operand: Operand, weight: torch.Tensor) -> torch.Tensor:
     return (operand.adjacency @ operand.factor) @ weight
 
 
-def _referenced(edges: SparseMatrix, factor: torch.Tensor | SparseMatrix, own: np.ndarray) -> Neighbours:
+def referenced(operand: Neighbours) -> Neighbours:
     """Neighbours without the sources that are neither in an edge nor a destination."""
+    edges, factor, own = operand.edges, operand.factor, operand.own
     indices = edges.pattern.indices
     used = np.zeros(factor.shape[0], dtype=bool)
     used[indices] = True
     used[own] = True
     kept = np.flatnonzero(used)
     if len(kept) == len(used):
-        return Neighbours(edges, factor, own)
+        return operand
     place = np.cumsum(used) - 1
     pattern = Pattern(edges.pattern.indptr, place[indices].astype(indices.dtype), len(kept))
     part = rows(factor, kept)
@@ -130,7 +131,7 @@ def rows(operand: Operand, index: np.ndarray) -> Operand:
     if isinstance(operand, Product):
         return Product(operand.adjacency.rows(index), operand.factor)
     if isinstance(operand, Neighbours):
-        return _referenced(operand.edges.rows(index), operand.factor, operand.own[index])
+        return referenced(Neighbours(operand.edges.rows(index), operand.factor, operand.own[index]))
     if isinstance(operand, SparseMatrix):
         return operand.rows(index)
     return operand[torch.from_numpy(index)]

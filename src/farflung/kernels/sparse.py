@@ -62,11 +62,17 @@ class Pattern:
 class SparseMatrix:
     """A constant sparse matrix [R, K]. `matrix @ dense` is differentiable in `dense`."""
 
-    def __init__(self, pattern: Pattern, values: np.ndarray, attr: np.ndarray | None = None) -> None:
-        """`values` float32 or float64 [z]; `attr` [z, A]: what else there is to each entry, beside the product."""
+    def __init__(
+        self, pattern: Pattern, values: np.ndarray, attr: np.ndarray | None = None, first_row: int = 0
+    ) -> None:
+        """`values` float32 or float64 [z]; `attr` [z, A]: what else there is to each entry, beside the product.
+
+        `first_row`: where the rows are a range of a larger matrix, the number of the first one there.
+        """
         self.pattern = pattern
         self.values = np.ascontiguousarray(values)
         self.attr = attr
+        self.first_row = first_row
 
     @classmethod
     def from_scipy(cls, matrix: sp.csr_matrix, dtype: np.dtype | type) -> SparseMatrix:

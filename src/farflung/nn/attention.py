@@ -22,6 +22,7 @@ class GATConv(Conv):
 
     aggregation: Aggregation = "attention"
     reads_own = False
+    linear = False
 
     def __init__(
         self, in_features: int, out_features: int, dropout: float = 0.0, heads: int = 1, average: bool = False
@@ -41,6 +42,11 @@ class GATConv(Conv):
         self.destination = nn.Parameter(torch.empty(heads, width))
         """u, of each head."""
         self.reset_parameters()
+
+    @property
+    def multiplies_first(self) -> bool:
+        """Always: attention is among products."""
+        return True
 
     def reset_parameters(self) -> None:
         """Glorot weights and attention vectors, zero bias."""

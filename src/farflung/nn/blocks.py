@@ -186,10 +186,6 @@ def block_matrix(
     return SparseMatrix(Pattern(indptr, indices, num_columns), values)
 
 
-_PRODUCTS = ("mean", "gcn")
-"""Aggregations that are a product with a matrix."""
-
-
 def embed(encoder: Encoder, batch: Batch, key: int | None = None) -> torch.Tensor:
     """What `encoder` makes of the seeds of a batch, [seeds, out]. `key` seeds dropout; None: evaluation."""
     first, *others = encoder.layers
@@ -204,7 +200,7 @@ def _gather_first(layer: Layer, batch: Batch) -> Gathered:
     matrix, x, nodes = batch.matrices[0], batch.x, batch.nodes
     if isinstance(x, SparseMatrix):
         return layer.gather(matrix, take_rows(x, nodes))
-    if matrix is None or layer.aggregation not in _PRODUCTS or _narrow_first(layer.conv, matrix):
+    if matrix is None or not layer.conv.linear or _narrow_first(layer.conv, matrix):
         return layer.gather(matrix, torch.index_select(x, 0, torch.from_numpy(nodes)))
     there = SparseMatrix(Pattern(matrix.pattern.indptr, nodes[matrix.pattern.indices], x.shape[0]), matrix.values)
     own = torch.index_select(x, 0, torch.from_numpy(nodes[: matrix.shape[0]])) if layer.reads_own else None
@@ -213,7 +209,7 @@ def _gather_first(layer: Layer, batch: Batch) -> Gathered:
 
 def _gather(layer: Layer, matrix: SparseMatrix | None, h: torch.Tensor) -> Gathered:
     """`layer.gather`, formed where a block's many sources make the multiplication of all of them the dearer way."""
-    plain = layer.aggregation in _PRODUCTS and layer.skip is None
+    plain = layer.conv.linear and layer.skip is None
     if matrix is None or not plain or _narrow_first(layer.conv, matrix):
         return layer.gather(matrix, h)
     return _OwnAndMean.apply(h, matrix) if layer.reads_own else (matrix @ h,)

@@ -31,6 +31,8 @@ class Conv(nn.Module):
     num_operands: int = 1
     reads_own: bool = True
     """Whether a destination's own row is an operand beside what its in-edges bring."""
+    linear: bool = True
+    """Whether what its in-edges bring is a product with the aggregation matrix."""
 
     def __init__(self, in_features: int, out_features: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -41,6 +43,11 @@ class Conv(nn.Module):
         )
         self.bias = nn.Parameter(torch.empty(out_features))
         self.reset_parameters()
+
+    @property
+    def multiplies_first(self) -> bool:
+        """Whether it is better to multiply all sources' rows by the weights before anything is gathered from them."""
+        return self.aggregation == "none" or self.out_features < self.in_features
 
     def reset_parameters(self) -> None:
         """Uniform in +-1/sqrt(in_features), as `torch.nn.Linear` (bias included)."""

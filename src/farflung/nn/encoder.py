@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -12,7 +12,7 @@ from torch import nn
 from farflung.kernels import Neighbours, Operand, Product, SparseMatrix, formed, times
 from farflung.nn.adjacency import Aggregation
 from farflung.nn.attention import GATConv
-from farflung.nn.config import ModelConfig
+from farflung.nn.config import Facts, ModelConfig
 from farflung.nn.convs import CONVS, Conv, DenseConv, Factor, Gathered, first_rows, fixed
 from farflung.seeding import derive, torch_seed
 
@@ -134,7 +134,13 @@ class Encoder(nn.Module):
     """A stack of layers over one aggregation matrix."""
 
     def __init__(
-        self, config: ModelConfig, num_features: int, num_classes: int, heads: bool, scores: bool = True
+        self,
+        config: ModelConfig,
+        num_features: int,
+        num_classes: int,
+        heads: bool,
+        scores: bool = True,
+        facts: Facts = Facts(),  # noqa: B008
     ) -> None:
         """`num_features`, `num_classes` >= 1; `heads`: hidden layers get heads for lazy training.
 
@@ -142,11 +148,20 @@ class Encoder(nn.Module):
         """
         super().__init__()
         if config.first == "mlp":
-            layers = _on_scores(config, num_features, num_classes)
+            layers = _on_scores(config, num_features, num_classes, facts)
         else:
-            layers = _on_embeddings(config, num_features, num_classes, heads, scores)
+            layers = _on_embeddings(config, num_features, num_classes, heads, scores, facts)
         self.stack = nn.ModuleList(layers)
         self.dropout = config.dropout
+
+    @classmethod
+    def of(cls, layers: Sequence[Layer], dropout: float = 0.0) -> Encoder:
+        """A stack of the given layers; `dropout`: the share of the first one's input that is dropped."""
+        encoder = cls.__new__(cls)
+        nn.Module.__init__(encoder)
+        encoder.stack = nn.ModuleList(layers)
+        encoder.dropout = dropout
+        return encoder
 
     @property
     def aggregation(self) -> Aggregation:
@@ -188,7 +203,9 @@ class Encoder(nn.Module):
         return self.forward(matrix, gathered)
 
 
-def _on_embeddings(config: ModelConfig, num_features: int, num_classes: int, heads: bool, scores: bool) -> list[Layer]:
+def _on_embeddings(
+    config: ModelConfig, num_features: int, num_classes: int, heads: bool, scores: bool, facts: Facts
+) -> list[Layer]:
     """Layers that pass embeddings on, the last one class scores if `scores`."""
     widths = [num_features] + [config.hidden] * (config.layers - 1) + [num_classes]
     layers = []
@@ -196,7 +213,7 @@ def _on_embeddings(config: ModelConfig, num_features: int, num_classes: int, hea
         last = i == config.layers - 1
         layers.append(
             Layer(
-                _conv(config, before, after, scores=last and scores),
+                _conv(config, before, after, last and scores, facts),
                 nn.LayerNorm(after) if config.norm == "layer" and not last else None,
                 None if last else ACTIVATIONS[config.activation](),
                 head=nn.Linear(after, num_classes) if heads and not last else None,
@@ -206,7 +223,7 @@ def _on_embeddings(config: ModelConfig, num_features: int, num_classes: int, hea
     return layers
 
 
-def _on_scores(config: ModelConfig, num_features: int, num_classes: int) -> list[Layer]:
+def _on_scores(config: ModelConfig, num_features: int, num_classes: int, facts: Facts) -> list[Layer]:
     """An MLP on a node's own features, then layers that gather class scores; all pass class scores on.
 
     The older variant of RETEXO (arXiv 2302.13053): a neighbour gives C numbers, never its features.
@@ -214,7 +231,9 @@ def _on_scores(config: ModelConfig, num_features: int, num_classes: int) -> list
     layers = []
     for i in range(config.layers):
         conv = (
-            _conv(config, num_classes, config.hidden) if i else DenseConv(num_features, config.hidden, config.dropout)
+            _conv(config, num_classes, config.hidden, False, facts)
+            if i
+            else DenseConv(num_features, config.hidden, config.dropout)
         )
         layers.append(
             Layer(
@@ -228,11 +247,15 @@ def _on_scores(config: ModelConfig, num_features: int, num_classes: int) -> list
     return layers
 
 
-def _conv(config: ModelConfig, before: int, after: int, scores: bool = False) -> Conv:
+def _conv(config: ModelConfig, before: int, after: int, scores: bool, facts: Facts) -> Conv:
     """A convolution of the kind chosen; `scores`: it gives class scores, for which attention heads are averaged."""
     if config.encoder == "gat":
         return GATConv(before, after, config.dropout, config.attention_heads, average=scores)
-    return CONVS[config.encoder](before, after, config.dropout)
+    if config.encoder in CONVS:
+        return CONVS[config.encoder](before, after, config.dropout)
+    from farflung.nn.pyg_conv import named_conv  # PyG takes seconds to import
+
+    return named_conv(config, before, after, scores, facts)
 
 
 def layer_key(key: int | None, layer: int) -> int | None:
@@ -257,13 +280,20 @@ def build_encoder(
     seed: int,
     dtype: torch.dtype,
     scores: bool = True,
+    facts: Facts = Facts(),  # noqa: B008
 ) -> Encoder:
     """An encoder whose initial weights depend on `seed` alone (drawn in float32, whatever `dtype`); see `Encoder`."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
         with torch_seed(seed, "init"):
-            encoder = Encoder(config, num_features, num_classes, heads, scores)
+            if config.is_pyg_model:
+                from farflung.nn.pyg_model import build_model, layers_of
+
+                model = build_model(config, num_features, num_classes, facts)
+                encoder = Encoder.of(layers_of(model, num_classes, heads))
+            else:
+                encoder = Encoder(config, num_features, num_classes, heads, scores, facts)
     finally:
         torch.set_default_dtype(before)
     return encoder.to(dtype)

@@ -85,7 +85,7 @@ def embed_layer(
     `h` are the destinations' own.
     """
     factor: Factor
-    if layer.conv.out_features < layer.conv.in_features or matrix is None or layer.aggregation in ("attention", "none"):
+    if matrix is None or layer.conv.multiplies_first:
         factor = cast("torch.Tensor", _MultipliedFirst(h, dtype, _source_chunks(h.shape[0], chunks)))
     else:
         factor = _as_dense(h, dtype)
@@ -141,7 +141,7 @@ def _matrix_rows(matrix: SparseMatrix, rows: slice) -> SparseMatrix:
     entries = slice(int(indptr[0]), int(indptr[-1]))
     attr = None if matrix.attr is None else matrix.attr[entries]
     part = Pattern(indptr - indptr[0], pattern.indices[entries], matrix.shape[1])
-    return SparseMatrix(part, matrix.values[entries], attr)
+    return SparseMatrix(part, matrix.values[entries], attr, rows.start)
 
 
 def _input_rows(h: Input, rows: slice, dtype: torch.dtype) -> Factor:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from farflung.nn.config import ModelConfig
+from farflung.nn.config import Facts, ModelConfig
 from farflung.nn.decoders import Decoder, LinkModel, build_decoder
 from farflung.nn.encoder import Encoder, build_encoder
 from farflung.seeding import torch_seed
@@ -40,12 +40,13 @@ def build_link_model(
     seed: int,
     dtype: torch.dtype,
     heads: bool = False,
+    facts: Facts = Facts(),  # noqa: B008
 ) -> LinkModel:
     """An encoder to width `hidden` and a decoder; the initial weights depend on `seed` alone.
 
     `heads`: hidden layers get decoders of their own for lazy training.
     """
-    encoder = build_encoder(config, num_features, config.hidden, False, seed, dtype, scores=False)
+    encoder = build_encoder(config, num_features, config.hidden, False, seed, dtype, scores=False, facts=facts)
 
     def made() -> Decoder:
         return build_decoder(decoder, config.hidden, num_relations).to(dtype)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from farflung.graph import Graph
 from farflung.graph.links import LinkSplit
 from farflung.methods.presets import preset
+from farflung.nn.config import NATIVE, Facts
+from farflung.nn.model import encoder_of
 from farflung.run.config import RunConfig
 from farflung.trainer import TrainerSpec
 
@@ -14,7 +18,7 @@ def trainer_spec(config: RunConfig, graph: Graph, links: LinkSplit | None = None
     procedure = preset(config.method).procedure
     nodes = config.task == "node-classification"
     types = [graph.edge_type, *(() if links is None else (links.val.relation, links.test.relation))]
-    return TrainerSpec(
+    spec = TrainerSpec(
         target=procedure.trainer,
         model=config.model,
         optim=config.optim,
@@ -28,6 +32,22 @@ def trainer_spec(config: RunConfig, graph: Graph, links: LinkSplit | None = None
         links=config.links,
         sample=config.sample,
         directed=links is not None and links.directed,
+        facts=_facts(config, graph),
         boundary_rate=config.train.boundary_rate,
         num_relations=1 + max(0 if some is None else int(some.max(initial=0)) for some in types),
     )
+    if config.model.encoder not in NATIVE:
+        from farflung.nn.pyg_conv import PyGConv, check_one_hop  # PyG takes seconds to import
+
+        for layer in encoder_of(spec.build_model()).layers:
+            if isinstance(layer.conv, PyGConv):
+                check_one_hop(layer.conv, spec.facts, spec.torch_dtype)
+    return spec
+
+
+def _facts(config: RunConfig, graph: Graph) -> Facts:
+    """What convolutions of PyG must know of the whole graph."""
+    if config.model.encoder in NATIVE:
+        return Facts()
+    degrees = np.bincount(np.diff(graph.indptr)).tolist() if config.model.encoder.startswith("PNA") else ()
+    return Facts(edge_features=0 if graph.edge_attr is None else graph.edge_attr.shape[1], degrees=tuple(degrees))

@@ -12,7 +12,7 @@ from farflung.nn import local_adjacency
 from farflung.nn.blocks import Neighbourhoods, embed
 from farflung.nn.features import features_as_factor, numpy_dtype
 from farflung.nn.model import Model, encoder_of
-from farflung.partition import Shard, local_edge_weight, local_edges
+from farflung.partition import Shard, local_edge_rows, local_edge_weight, local_edges
 from farflung.seeding import derive
 from farflung.tasks.batches import Batches
 from farflung.tasks.node_classification import NodeClassification
@@ -90,4 +90,5 @@ def local_neighbourhoods(model: Model, shard: Shard, spec: TrainerSpec, room: in
         spec.torch_dtype,
         spec.sample.fanouts,
         spec.sample.replace,
+        None if shard.edge_attr is None else shard.edge_attr[local_edge_rows(shard)],
     )
