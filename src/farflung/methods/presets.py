@@ -59,6 +59,7 @@ _ALWAYS = (
     "dtype",
     "threads",
     "model.*",
+    "initial",
     "optim.*",
     "train.steps",
     "train.time_limit",

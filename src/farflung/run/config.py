@@ -48,6 +48,9 @@ class RunConfig(BaseModel):
     normalise: Literal["none", "row"] = Field("none", description="row: features of each node sum to 1")
     method: str = Field("retexo", description="a named method: " + ", ".join(PRESETS))
     model: ModelConfig = ModelConfig()
+    initial: str | None = Field(
+        None, description="safetensors file of weights to start from, such as another run's model.safetensors"
+    )
     optim: OptimConfig = OptimConfig()
     train: TrainConfig = TrainConfig()
     sample: SampleConfig = SampleConfig()

@@ -11,6 +11,7 @@ model.safetensors  the chosen weights
 report.html        of `farflung train`: all of it to look at, one page
 graph.npz          the graph, only where it was given as an object
 partition/         the partition, likewise
+initial.safetensors  the weights that training began with, only where a model was handed in
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FORMAT_VERSION = 1
 CONFIG, MANIFEST, HISTORY = "config.yaml", "manifest.json", "history.jsonl"
 LEDGER, METRICS, MODEL, CHECKPOINT = "ledger.parquet", "metrics.json", "model.safetensors", "checkpoint"
 TIMELINE = "timeline.parquet"
-GRAPH, PARTITION = "graph.npz", "partition"
+GRAPH, PARTITION, INITIAL = "graph.npz", "partition", "initial.safetensors"
 REPORT = "report.html"
 RUNNING = ".running"
 """There while a run writes to the folder."""
@@ -54,6 +55,7 @@ _CONTENTS = (
     CHECKPOINT,
     GRAPH,
     PARTITION,
+    INITIAL,
     REPORT,
 )
 

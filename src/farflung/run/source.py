@@ -200,6 +200,8 @@ def _with_absolute_paths(config: RunConfig, in_parts: bool) -> RunConfig:
     changes = {}
     if in_parts or (config.graph.endswith(".npz") and Path(config.graph).is_file()):
         changes["graph"] = str(Path(config.graph).resolve())
+    if config.initial is not None:
+        changes["initial"] = str(Path(config.initial).resolve())
     file = Path(config.partition.given or "")
     if file.suffix in (".npy", ".npz") and file.is_file():  # anything else is a column, whatever lies about here
         changes["partition__given"] = str(file.resolve())

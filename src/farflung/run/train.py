@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from farflung import __version__
 from farflung.errors import InputError, NotFiniteError
@@ -29,7 +30,7 @@ from farflung.partition.diagnosis import partition_warnings
 from farflung.partition.store import StoredShards
 from farflung.run.config import RunConfig, flatten, resolve
 from farflung.run.evaluator import Evaluator, Metrics, evaluator_for
-from farflung.run.folder import GRAPH, LEDGER, PARTITION, TIMELINE, RunFolder
+from farflung.run.folder import GRAPH, INITIAL, LEDGER, PARTITION, TIMELINE, RunFolder, read_weights, write_weights
 from farflung.run.predict import Embeddings, Predictions
 from farflung.run.progress import FolderJournal, Journals, MemoryJournal
 from farflung.run.saved import SavedRun
@@ -85,6 +86,23 @@ class Run:
         """Embeddings of every node, by original id: what classes or links are scored from."""
         return self._trained.embed()
 
+    def module(self) -> nn.Module:
+        """The trained model as a module of PyG, of the class that the encoder names.
+
+        Raises InputError where the encoder is none of PyG's models.
+        """
+        if not self.config.model.is_pyg_model:
+            raise InputError(
+                f"encoder '{self.config.model.encoder}' is no model of PyG: choose GraphSAGE, say, or use run.model"
+            )
+        from farflung.nn.pyg_model import build_model, give_back  # PyG takes seconds to import
+
+        facts = trainer_spec(self.config, self.graph, self.links).facts
+        module = build_model(self.config.model, self.graph.num_features, self.graph.num_classes, facts)
+        module = module.to(next(self.model.parameters()).dtype).eval()
+        give_back(self.model.state_dict(), module)
+        return module
+
     @property
     def _trained(self) -> SavedRun:
         return SavedRun(self.config, self.model.state_dict(), self.graph, self.links)
@@ -96,6 +114,7 @@ def train(
     out: str | Path | None = None,
     journal: Journal | None = None,
     overwrite: bool = False,
+    model: nn.Module | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Run:
     """Train a model.
@@ -105,6 +124,8 @@ def train(
         out: run folder to write; None: nothing is written.
         journal: told of every round as it ends.
         overwrite: replace an earlier run in `out`.
+        model: one of PyG's models (`GraphSAGE`, `GCN`, `GAT`, `GIN`, `PNA`, `EdgeCNN`): training begins with its
+            weights, and in the end it holds the trained ones. Or a mapping of options, as `model.*`.
         options: as on the command line, by short or dotted name: `method="super-tma"`, `parts=4`,
             `encoder="gcn"`, `interval="10steps"`, `**{"partition.seed": 7}`.
 
@@ -114,15 +135,27 @@ def train(
     """
     given = graph if isinstance(graph, Graph | Partition) else None
     name = str(graph) if given is None else _name_of(given)
+    initial = None
+    if isinstance(model, nn.Module):
+        from farflung.nn.pyg_model import describe, encoder_around, give_back  # PyG takes seconds to import
+
+        options = {**{f"model.{option}": value for option, value in describe(model).items()}, **options}
+        initial = dict(encoder_around(model).state_dict())
+    elif model is not None:
+        options = {**options, "model": model}
     by_hand = flatten({**options, "graph": name})
-    return execute(
+    run = execute(
         resolve(by_hand),
         given=given,
         asked=by_hand,
         out=out,
         overwrite=overwrite,
         journal=None if journal is None else lambda _config, _ledger: nullcontext(journal),
+        initial=initial,
     )
+    if isinstance(model, nn.Module):
+        give_back(run.model.state_dict(), model)
+    return run
 
 
 def _name_of(given: Graph | Partition) -> str:
@@ -140,6 +173,7 @@ def execute(
     warn: Callable[[str], None] | None = None,
     faults: str = "",
     clock: Clock | None = None,
+    initial: Weights | None = None,
 ) -> Run:
     """Train as `config` says.
 
@@ -149,6 +183,7 @@ def execute(
         warn: told, before training, of what is odd about the parts.
         faults: a `FaultPlan` as text, for rehearsals.
         clock: what trainers are timed by; None: the machine's own clock.
+        initial: weights to start from, in place of those of `config.initial` or drawn ones.
 
     Otherwise as `train`. An exception that ends the run carries a note (PEP 678) for each file that could not be
     written after it.
@@ -164,7 +199,9 @@ def execute(
         if warn is not None:
             for warning in partition_warnings(source.seen, source.partition.assignment, source.partition.num_parts):
                 warn(warning)
-        work = _Work.set_up(source, plan, clock, start)
+        if initial is None and source.config.initial is not None:
+            initial = read_weights(Path(source.config.initial))
+        work = _Work.set_up(source, plan, clock, start, initial)
         memory = MemoryJournal()
         with ExitStack() as stack:
             stack.callback(work.team.close)
@@ -172,7 +209,7 @@ def execute(
             if folder is not None:
                 folder.claim(overwrite=overwrite)
                 stack.callback(folder.release)
-                work = replace(work, source=_keep_given(folder, source, given))
+                work = replace(work, source=_keep_given(folder, source, given, initial))
                 folder.write_config(work.source.config)
                 folder.write_manifest(manifest(work.source, work.spec, work.model, faults))
                 journals.append(stack.enter_context(FolderJournal(folder, work.keeper)))
@@ -216,13 +253,17 @@ class _Work:
     """On `time.perf_counter`."""
 
     @classmethod
-    def set_up(cls, source: Source, faults: FaultPlan, clock: Clock | None, start: float) -> _Work:
-        """Model, evaluator and team for `source`; close the team in the end."""
+    def set_up(
+        cls, source: Source, faults: FaultPlan, clock: Clock | None, start: float, initial: Weights | None
+    ) -> _Work:
+        """Model, evaluator and team for `source`; close the team in the end. `initial`: weights to start from."""
         config = source.config
         assert config.metric is not None
         spec = trainer_spec(config, source.graph, source.links)
         evaluator = evaluator_for(source.graph, spec, source.links)
         model = spec.build_model()
+        if initial is not None:
+            start_from(model, initial)
         procedure = preset(config.method).procedure
         keeper = Keeper(config.metric, last={name: w.clone() for name, w in model.state_dict().items()})
         team = LocalTeam(
@@ -339,8 +380,27 @@ def _folder_of(given: Graph | Partition) -> Path | None:
     return shards.folder if isinstance(shards, StoredShards) else None
 
 
-def _keep_given(folder: RunFolder, source: Source, given: Graph | Partition | None) -> Source:
-    """Put a graph or partition that came from memory into the run folder, so that the run can be repeated."""
+def start_from(model: Model, weights: Weights) -> None:
+    """Set a model's weights; heads that lazy training adds keep theirs. Raises InputError where they do not fit."""
+    own = {name: value for name, value in model.state_dict().items() if name in weights or ".head." not in name}
+    for name in [*own, *weights]:
+        shapes = [None if name not in one else tuple(one[name].shape) for one in (weights, own)]
+        if shapes[0] != shapes[1]:
+            raise InputError(
+                f"initial weights do not fit the model: '{name}' has shape {shapes[0]}, expected {shapes[1]}: give the "
+                "model the widths of the graph's features and classes"
+            )
+    model.load_state_dict({**model.state_dict(), **weights})
+
+
+def _keep_given(
+    folder: RunFolder, source: Source, given: Graph | Partition | None, initial: Weights | None = None
+) -> Source:
+    """Put what came from memory into the run folder, graph, partition or weights, so that the run can be repeated."""
+    if initial is not None and source.config.initial is None:
+        weights = (folder.path / INITIAL).resolve()
+        write_weights(weights, initial)
+        source = source.with_config(source.config.replace(initial=str(weights)))
     if given is None:
         return source
     name = PARTITION if isinstance(given, Partition) else GRAPH
