@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from scipy.stats import chi2
 
 from farflung.kernels import SparseMatrix, sampling
-from farflung.kernels.sampling import Block, NeighbourSampler, take_rows
+from farflung.kernels.sampling import Block, InEdges, NeighbourSampler, Places, hop_key, take_rows
 
 N = 40
 FANOUTS = pytest.mark.parametrize("fanouts", [(2,), (3, 5), (None, 2), (4, None, 1), (1000, 1000)])
@@ -142,6 +142,51 @@ def test_a_draw_depends_on_key_hop_and_destination_alone(replace):
     assert not equal(sampler.blocks(seeds, (3,), 8, replace), [forward])
     assert equal(sampler.blocks(seeds, (9, 3), 7, replace)[1:], [forward])  # the hop next to the seeds is hop 0
     assert not np.array_equal(sampler.blocks(np.arange(N), (3, None), 7, replace)[0].edges, forward.edges)
+
+
+@FANOUTS
+@REPLACE
+@pytest.mark.parametrize("hide", [False, True])
+def test_who_holds_some_rows_under_their_names_draws_what_the_whole_graph_gives(fanouts, replace, hide):
+    indptr, indices = messy()
+    whole = NeighbourSampler(indptr, indices)
+    destinations = np.repeat(np.arange(N), np.diff(indptr))
+    some = np.random.default_rng(2).permutation(len(indices))[:60]
+    held = np.array([0, 3, 4, 11, 25, 29, 33])
+    starts = indptr[held]
+    rows = np.concatenate([np.arange(indptr[v], indptr[v + 1]) for v in held])
+    part = InEdges(np.append(0, np.cumsum(indptr[held + 1] - starts)), indices[rows], names=held)
+    if hide:
+        u, v = indices[some].astype(np.int64), destinations[some]
+        whole.hide(u, v)
+        mine = np.isin(v, held)
+        part.hide(u[mine], np.searchsorted(held, v[mine]))
+        assert len(part.hidden) > 3
+        np.testing.assert_array_equal(part.visible(np.arange(7)), whole.visible(held))
+    for hop, fanout in enumerate(fanouts):
+        asked = np.array([5, 0, 3, 6])
+        found, edges, sources = part.draw(asked, fanout, hop_key(7, hop), replace)
+        expected = whole.draw(held[asked], fanout, hop_key(7, hop), replace)
+        np.testing.assert_array_equal(found, expected[0], strict=True)
+        np.testing.assert_array_equal(rows[edges], expected[1])
+        np.testing.assert_array_equal(sources, expected[2], strict=True)
+
+
+def test_names_beyond_what_can_be_hashed_are_refused():
+    with pytest.raises(ValueError, match="2147483648 nodes are too many"):
+        InEdges(np.array([0, 0]), np.empty(0, np.int64), names=np.array([2**31 - 1]))
+
+
+def test_places_number_nodes_as_they_are_first_seen():
+    places = Places(9)
+    for _ in range(3):
+        places.begin(np.array([7, 2]))
+        sources = np.array([2, 5, 5, 0, 7, 5], np.int32)
+        places.number(sources)
+        assert sources.tolist() == [1, 2, 2, 3, 0, 2] and places.nodes.tolist() == [7, 2, 5, 0]
+        sources = np.array([8, 0], np.int32)
+        places.number(sources)
+        assert sources.tolist() == [4, 3] and places.nodes.tolist() == [7, 2, 5, 0, 8]
 
 
 def bound(cells: int) -> float:

@@ -22,13 +22,14 @@ from farflung.methods.tma_trainer import TMATrainer
 from farflung.nn import ModelConfig
 from farflung.nn.config import Facts
 from farflung.nn.optim import OptimConfig
-from farflung.partition import Partition, build_shards, partition
+from farflung.partition import Partition, Shard, build_shards, partition
 from farflung.run.evaluator import LinkEvaluator, NodeEvaluator, evaluator_for
 from farflung.tasks import ranking
 from farflung.tasks.batches import SampleConfig
 from farflung.tasks.link_prediction import LinkConfig
 from farflung.tasks.metrics import names
-from farflung.team import PROFILES, FaultPlan, FixedCostClock, Ledger, LinkProfile, Message
+from farflung.tasks.seeds import Targets
+from farflung.team import PROFILES, Clock, FaultPlan, FixedCostClock, Ledger, LinkProfile, Message
 from farflung.team.local import LocalTeam
 from farflung.trainer import Trainer, TrainerSpec
 
@@ -68,17 +69,17 @@ class OpenLazyTrainer(LazyTrainer):
 
 
 class OpenGGSTrainer(GGSTrainer):
-    """Keeps the samples of all steps in `seen`: step, seeds, blocks of the first layer and so on."""
+    """Keeps in `seen` of each step its number, its targets, and its blocks, the first layer's first."""
 
-    def __init__(self, shard, spec, clock) -> None:  # type: ignore[no-untyped-def]
-        self.seen: list[tuple[int, np.ndarray, list[Block]]] = []
+    def __init__(self, shard: Shard, spec: TrainerSpec, clock: Clock) -> None:
+        self.seen: list[tuple[int, Targets, list[Block]]] = []
         super().__init__(shard, spec, clock)
         self.seen.clear()
 
     def on_take_features(self, message: Message) -> Message:
         answer = super().on_take_features(message)
         if self.turn is not None and not self.turn.spoilt:
-            self.seen.append((self.turn.step, self.turn.targets.nodes, self.turn.growth.blocks[::-1]))
+            self.seen.append((self.turn.step, self.turn.targets, self.turn.growth.blocks[::-1]))
         return answer
 
 
@@ -185,6 +186,7 @@ def rig(
     clip: float | None = None,
     model: dict[str, object] | None = None,
     facts: Facts = Facts(),  # noqa: B008
+    clip_from: int = 1,
     **train: object,
 ) -> Rig:
     """Everything for one run; `costs`: seconds per unit of work, by default a step takes 1/8 s.
@@ -217,7 +219,7 @@ def rig(
                 **(model or {}),
             }
         ),
-        optim=OptimConfig(lr=lr, weight_decay=weight_decay, decay=decay, clip=clip),  # type: ignore[arg-type]
+        optim=OptimConfig(lr=lr, weight_decay=weight_decay, decay=decay, clip=clip, clip_from=clip_from),  # type: ignore[arg-type]
         num_features=graph.num_features,
         num_classes=graph.num_classes if split is None else 0,
         multilabel=graph.multilabel,

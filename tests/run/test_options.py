@@ -125,6 +125,11 @@ TIMED = {"interval": "1s", "time_limit": "3s"}
         ({"method": "retexo", "aggregation": "median"}, r"'train.aggregation' does nothing with train.lazy=gradients"),
         ({"method": "retexo", "lazy": "both"}, r"'train.lazy' cannot be 'both'.*'gradients' or 'weights'"),
         ({"lazy": "weights"}, r"'random-tma' does not use option 'train.lazy'.*retexo"),
+        ({**LINK, "method": "ggs", "negatives": "local"}, r"'ggs' does not use option 'links.negatives'.*random-tma"),
+        ({**LINK, "method": "ggs", "pool": 10}, r"'ggs' does not use option 'links.pool'"),
+        ({"method": "ggs", "soup": True}, r"'ggs' does not use option 'train.soup'"),
+        ({"method": "ggs", "redeal": 2}, r"'ggs' does not use option 'train.redeal'"),
+        ({"method": "ggs", "layers": 3}, r"'sample.fanouts' has 2 numbers for 3 layers"),
     ],
 )
 def test_what_cannot_be_or_does_nothing_is_refused_in_one_line(given, match):
@@ -251,6 +256,18 @@ def test_llcg_sends_every_part_to_the_server_and_otherwise_what_psgd_pa_sends(ta
     assert not np.array_equal(weights_of(llcg), weights_of(plain))
     idle = train(GRAPH, **{**SMALL, **task, "method": "llcg", "correction_steps": 0})
     assert np.array_equal(weights_of(idle), weights_of(plain))
+
+
+def test_where_all_step_together_a_deadline_may_be_shorter_than_an_interval():
+    config = resolve({"graph": "g", "method": "ggs", **TIMED, "deadline": "0.5s"})
+    assert (config.train.deadline, config.train.interval) == (0.5, Seconds(s=1))
+
+
+def test_global_sampling_says_where_its_negatives_are_from_and_how_it_samples():
+    config = resolve({"graph": "g", "method": "ggs", **LINK})
+    assert (config.links.negatives, config.sample.fanouts, config.partition.by) == ("global", (10, 25), "random")
+    nodes = resolve({"graph": "g", "method": "ggs"})
+    assert (nodes.sample.fanouts, nodes.sample.batch, nodes.partition.parts) == ((10, 25), 512, 4)
 
 
 @pytest.mark.parametrize("name", [path for path in OPTIONS if path.startswith("links.")])

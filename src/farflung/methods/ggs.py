@@ -90,10 +90,10 @@ class _Server:
     def introduce(self) -> None:
         """Learn who owns which node, and tell everybody."""
         self.team.begin(0, "start")
-        hello = self.all_of(self.team.broadcast(Message("hello")), "its nodes")
+        hello = self.all_of(self.team.broadcast(Message("hello")), "the ids of its nodes")
         self.per_epoch = max(1, *(reply.scalars["per_epoch"] for reply in hello))
         book = partition_book([reply.arrays["handshake"] for reply in hello])
-        self.call(Message("book", {}, {"handshake": book}), "a sign that it has the partition book")
+        self.call(Message("book", {}, {"handshake": book}), "a sign that the partition book has come")
 
     def interval(self, interval: Steps | Seconds, round: int) -> _Interval:
         """Make steps until the interval is over."""
@@ -146,10 +146,10 @@ class _Server:
     def all_of(self, replies: list[Reply], what: str) -> list[Reply]:
         """The replies. Raises PeerLostError where one is missing; `what` was waited for."""
         if missing := absent(replies):
-            who = "; ".join(f"trainer {k} {why}" for k, why in missing.items())
+            who = " and ".join(f"trainer {k} ({why})" for k, why in missing.items())
             raise PeerLostError(
-                f"round {self.team.round} cannot go on without {what}: {who}. In global sampling nobody else has its "
-                "nodes: bring it back and train again, or choose a method that goes on without it, such as random-tma"
+                f"lost {who} in round {self.team.round}, waiting for {what}; nobody else has these nodes: bring it "
+                "back and train again, or choose a method that goes on without it, such as random-tma"
             )
         return replies
 
