@@ -14,6 +14,7 @@ from farflung.graph.links import split_links
 from farflung.methods import centralised, lazy, llcg, tma
 from farflung.methods.base import Keeper, Round, Setting
 from farflung.methods.config import TrainConfig
+from farflung.methods.lazy_links import LazyLinkTrainer
 from farflung.methods.lazy_trainer import LazyTrainer
 from farflung.methods.tma_trainer import TMATrainer
 from farflung.nn import ModelConfig
@@ -165,7 +166,9 @@ def rig(
         if assignment is None
         else Partition.of(graph, np.asarray(assignment, dtype=np.int32), parts)
     )
-    target = OpenLazyTrainer if method == "lazy" else OpenTMATrainer
+    target = OpenTMATrainer
+    if method == "lazy":
+        target = OpenLazyTrainer if split is None else LazyLinkTrainer
     spec = TrainerSpec(
         target=f"{target.__module__}:{target.__name__}",
         model=ModelConfig(

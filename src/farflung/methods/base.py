@@ -90,18 +90,17 @@ class Keeper:
         return self.best if keep == "best" and self.best else self.last
 
 
-@dataclass
 class Patience:
-    """Counts rounds without a better validation score."""
+    """Ends training after some rounds that brought no better validation score."""
 
-    limit: int | None
-    """So many of them in a row are too many (>= 1); None: none are."""
-    waited: int = 0
+    def __init__(self, rounds: int | None) -> None:
+        """`rounds` >= 1; None: it never ends."""
+        self._rounds, self._worse = rounds, 0
 
     def over(self, better: bool) -> bool:
-        """Whether training ends with a round whose weights are `better` than all before it, or not."""
-        self.waited = 0 if better else self.waited + 1
-        return self.limit is not None and self.waited >= self.limit
+        """Whether training ends after a round whose score was `better` than all before, or not."""
+        self._worse = 0 if better else self._worse + 1
+        return self._rounds is not None and self._worse >= self._rounds
 
 
 @dataclass(frozen=True)

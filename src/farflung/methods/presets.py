@@ -18,6 +18,8 @@ class Procedure:
     """`module:function` of `train(setting) -> None`."""
     trainer: str
     """`module:Class` of the trainer that it talks to."""
+    link_trainer: str | None = None
+    """Of the trainer where links are predicted; None: the same."""
     heads: bool = False
     """Whether hidden layers get heads of their own."""
     whole: bool = False
@@ -35,7 +37,12 @@ class Procedure:
 CENTRALISED = Procedure("farflung.methods.centralised:train", "farflung.methods.tma_trainer:TMATrainer", whole=True)
 TMA = Procedure("farflung.methods.tma:train", "farflung.methods.tma_trainer:TMATrainer")
 LLCG = Procedure("farflung.methods.llcg:train", "farflung.methods.tma_trainer:TMATrainer", server_trains=True)
-LAZY = Procedure("farflung.methods.lazy:train", "farflung.methods.lazy_trainer:LazyTrainer", heads=True)
+LAZY = Procedure(
+    "farflung.methods.lazy:train",
+    "farflung.methods.lazy_trainer:LazyTrainer",
+    link_trainer="farflung.methods.lazy_links:LazyLinkTrainer",
+    heads=True,
+)
 
 NODES, LINKS = "node-classification", "link-prediction"
 
@@ -70,7 +77,10 @@ _COMBINING = (
 )
 _AVERAGING = (*_ALWAYS, *_BATCHES, *_APART, *_COMBINING, "train.soup", "train.moments", "train.redeal")
 _CORRECTING = (*_AVERAGING, "train.correction_steps")
-_LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "train.wire", "train.patience", "sample.batch")
+_LAZY_LINKS = tuple(
+    f"links.{name}" for name in ("decoder", "eval_negatives", "val_pairs", "per_positive", "mask_targets", "chunk")
+)
+_LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "train.wire", "train.patience", "sample.batch", *_LAZY_LINKS)
 
 # One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code) for nodes,
 # TMA's (arXiv 2305.09887) for links.
@@ -196,6 +206,8 @@ PRESETS: dict[str, Preset] = _table(
                 "train": {"steps": 400},
                 "partition": {"by": "random", "parts": 4},
             },
+            for_links={**_LINKS, "sample": {"batch": 4096}, "links": {"mask_targets": False}},
+            tasks=_BOTH,
         ),
         Preset(
             name="gcn-kipf",
