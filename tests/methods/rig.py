@@ -16,6 +16,7 @@ from farflung.methods import centralised, ggs, lazy, llcg, synchronous, tma
 from farflung.methods.base import Keeper, Round, Setting
 from farflung.methods.config import TrainConfig
 from farflung.methods.ggs_trainer import GGSTrainer
+from farflung.methods.lazy_links import LazyLinkTrainer
 from farflung.methods.lazy_trainer import LazyTrainer
 from farflung.methods.synchronous_trainer import SynchronousTrainer
 from farflung.methods.tma_trainer import TMATrainer
@@ -204,6 +205,8 @@ def rig(
         else Partition.of(graph, np.asarray(assignment, dtype=np.int32), parts)
     )
     target = TRAINERS.get(method, OpenTMATrainer)
+    if method == "lazy" and split is not None:
+        target = LazyLinkTrainer
     options = TrainConfig.model_validate(train)
     spec = TrainerSpec(
         target=f"{target.__module__}:{target.__name__}",

@@ -116,7 +116,29 @@ TIMED = {"interval": "1s", "time_limit": "3s"}
             r"'super-tma-reddit' cannot do task 'node-classification': choose from centralised, ",
         ),
         ({"method": "retexo", "fanouts": "5,5"}, r"'retexo' does not use option 'sample.fanouts'.*random-tma"),
-        ({"method": "retexo", "links.decoder": "dot"}, r"'retexo' does not use option 'links.decoder'"),
+        ({"method": "retexo", "links.decoder": "dot"}, r"'links.decoder' does nothing for task 'node-classification'"),
+        ({"method": "retexo", **LINK, "negatives": "global"}, r"'retexo' does not use option 'links.negatives'"),
+        ({"method": "retexo", **LINK, "fanouts": "5,5"}, r"'retexo' does not use option 'sample.fanouts'"),
+        (
+            {"method": "retexo", **LINK, "mask_targets": True},
+            r"'links.mask_targets' cannot be true with method 'retexo'.*frozen.*set links.mask_targets=false",
+        ),
+        (
+            {"method": "retexo", **LINK, **TIMED},
+            r"'train.interval' is a time \(1s\), and gradients are steps.*train.lazy=weights",
+        ),
+        ({"method": "retexo", **LINK, "aggregation": "median"}, r"does nothing with train.lazy=gradients"),
+        ({"method": "retexo", "wire": "int4"}, r"'train.wire' cannot be 'int4'.*'float32', 'float16' or 'int8'"),
+        ({"wire": "int8"}, r"'random-tma' does not use option 'train.wire'.*retexo"),
+        (
+            {"method": "retexo", "wire": "int8", "encoder": "mlp"},
+            r"'train.wire' does nothing with model.encoder=mlp",
+        ),
+        ({"method": "retexo", "patience": 0}, r"'train.patience' cannot be '0'"),
+        ({"first": "mlp", "encoder": "mlp"}, r"'model.first' does nothing with model.encoder=mlp"),
+        ({"method": "retexo", "first": "mlp", "layers": 1}, r"there is no layer after it \(model.layers=1\)"),
+        ({**LINK, "first": "mlp"}, r"'model.first' cannot be 'mlp' for links"),
+        ({"method": "retexo", **LINK, "first": "mlp"}, r"'model.first' cannot be 'mlp' for links"),
         ({"method": "retexo", "soup": True}, r"'retexo' does not use option 'train.soup'"),
         (
             {"method": "retexo", "interval": "5steps"},
@@ -144,6 +166,11 @@ def test_what_needs_another_option_is_accepted_with_it():
     assert resolve({**given, "aggregation": "nesterov", "outer_momentum": 0}).train.outer_momentum == 0
     assert resolve({**given, **LINK, "negatives": "global", "pool": 10}).links.pool == 10
     assert resolve({"graph": "g", "method": "retexo", "lazy": "weights", "interval": "5steps"}).train.interval.n == 5
+    lazy = {"graph": "g", "method": "retexo"}
+    assert resolve({**lazy, **LINK}).links.mask_targets is False
+    assert resolve({**lazy, **LINK, "interval": "5steps", "mask_targets": "false"}).train.interval.n == 5
+    assert resolve({**lazy, **LINK, **TIMED, "lazy": "weights"}).train.interval == Seconds(s=1.0)
+    assert resolve({**lazy, "first": "mlp", "wire": "int8", "patience": 3, "residual": True}).train.patience == 3
     assert resolve({**given, **LINK, **TIMED}).train.interval == Seconds(s=1.0)
     assert resolve({**given, "redeal": 2, "by": "supernode"}).train.redeal == 2
     assert parse_assignments(["fanouts=10/25", "links.mask_targets=false"]) == {

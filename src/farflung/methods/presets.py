@@ -18,6 +18,8 @@ class Procedure:
     """`module:function` of `train(setting) -> None`."""
     trainer: str
     """`module:Class` of the trainer that it talks to."""
+    link_trainer: str | None = None
+    """Of the trainer where links are predicted; None: the same."""
     heads: bool = False
     """Whether hidden layers get heads of their own."""
     whole: bool = False
@@ -40,8 +42,13 @@ LLCG = Procedure("farflung.methods.llcg:train", "farflung.methods.tma_trainer:TM
 SYNCHRONOUS = Procedure(
     "farflung.methods.synchronous:train", "farflung.methods.synchronous_trainer:SynchronousTrainer", lockstep=True
 )
-LAZY = Procedure("farflung.methods.lazy:train", "farflung.methods.lazy_trainer:LazyTrainer", heads=True)
 GGS = Procedure("farflung.methods.ggs:train", "farflung.methods.ggs_trainer:GGSTrainer", lockstep=True)
+LAZY = Procedure(
+    "farflung.methods.lazy:train",
+    "farflung.methods.lazy_trainer:LazyTrainer",
+    link_trainer="farflung.methods.lazy_links:LazyLinkTrainer",
+    heads=True,
+)
 
 NODES, LINKS = "node-classification", "link-prediction"
 
@@ -81,11 +88,11 @@ _AVERAGING = (*_ALWAYS, *_BATCHES, *_EVALUATED, *_COMBINING, "train.soup", "trai
 _CORRECTING = (*_AVERAGING, "train.correction_steps")
 _SYNCHRONOUS = (*_ALWAYS, *_EVALUATED, "train.interval")
 _BOUNDARY = (*_SYNCHRONOUS, "train.boundary_rate")
-_GLOBAL_LINKS = tuple(
+_NO_POOL = tuple(
     f"links.{name}" for name in ("decoder", "eval_negatives", "val_pairs", "per_positive", "mask_targets", "chunk")
 )
-_GLOBAL = (*_ALWAYS, *_EVALUATED, "sample.*", *_GLOBAL_LINKS, "train.interval")
-_LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "train.wire", "sample.batch")
+_GLOBAL = (*_ALWAYS, *_EVALUATED, "sample.*", *_NO_POOL, "train.interval")
+_LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "train.wire", "sample.batch", *_NO_POOL)
 
 # One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code) for nodes,
 # TMA's (arXiv 2305.09887) for links.
@@ -245,6 +252,8 @@ PRESETS: dict[str, Preset] = _table(
                 "train": {"steps": 400},
                 "partition": {"by": "random", "parts": 4},
             },
+            for_links={**_LINKS, "sample": {"batch": 4096}, "links": {"mask_targets": False}},
+            tasks=_BOTH,
         ),
         Preset(
             name="gcn-kipf",

@@ -316,6 +316,15 @@ def _check_task(config: RunConfig, paths: Sequence[str]) -> None:
             "option 'train.evaluation' cannot be 'exchange' with inductive=true: trainers have no validation nodes, "
             "use 'central'"
         )
+    if (
+        config.task == "link-prediction"
+        and config.links.mask_targets
+        and preset(config.method).uses_option("train.lazy")
+    ):
+        raise InputError(
+            f"option 'links.mask_targets' cannot be true with method '{config.method}': what a layer gathers is frozen "
+            "while it trains, so no edge can be hidden from it; set links.mask_targets=false"
+        )
     if config.model.first == "mlp" and config.task == "link-prediction":
         raise InputError("option 'model.first' cannot be 'mlp' for links, which have no class scores: use 'conv'")
     if config.model.first == "mlp" and config.model.layers == 1:

@@ -17,9 +17,10 @@ def trainer_spec(config: RunConfig, graph: Graph, links: LinkSplit | None = None
     """What every trainer must know, and what builds the model again. `links`: those to be predicted, if any."""
     procedure = preset(config.method).procedure
     nodes = config.task == "node-classification"
+    target = procedure.trainer if nodes else procedure.link_trainer or procedure.trainer
     types = [graph.edge_type, *(() if links is None else (links.val.relation, links.test.relation))]
     spec = TrainerSpec(
-        target=procedure.trainer,
+        target=target,
         model=config.model,
         optim=config.optim,
         num_features=graph.num_features,

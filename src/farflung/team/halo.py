@@ -76,7 +76,9 @@ class Halo:
 
 def _like(own: FeatureBlock, rows: FeatureBlock) -> FeatureBlock:
     """Rows that came in another form or in fewer bytes, as what `own` are: sparse or dense, and no less exact."""
-    if sp.issparse(own) and not sp.issparse(rows):
+    if isinstance(own, np.ndarray):
+        rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
+    elif isinstance(rows, np.ndarray):
         rows = sp.csr_matrix(rows)
     return rows.astype(np.result_type(own.dtype, rows.dtype), copy=False)
 
