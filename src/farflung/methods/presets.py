@@ -77,10 +77,7 @@ _COMBINING = (
 )
 _AVERAGING = (*_ALWAYS, *_BATCHES, *_APART, *_COMBINING, "train.soup", "train.moments", "train.redeal")
 _CORRECTING = (*_AVERAGING, "train.correction_steps")
-_LAZY_LINKS = tuple(
-    f"links.{name}" for name in ("decoder", "eval_negatives", "val_pairs", "per_positive", "mask_targets", "chunk")
-)
-_LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "train.wire", "train.patience", "sample.batch", *_LAZY_LINKS)
+_LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "train.wire", "train.patience", "sample.batch", "links.*")
 
 # One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code) for nodes,
 # TMA's (arXiv 2305.09887) for links.
