@@ -86,8 +86,14 @@ def test_a_method_that_cannot_names_those_that_can(method, ring, capsys):
     assert ", ".join(ABLE) in complaint(capsys, "compare", ring, "--methods", method, "--task", "link-prediction")
 
 
-def test_the_default_method_is_refused_too_where_it_cannot(ring, capsys):
-    assert "method 'retexo' cannot do task" in complaint(capsys, "train", ring, "--task", "link-prediction")
+def test_the_default_method_trains_links_too(ring, tmp_path, capsys):
+    out = str(tmp_path / "run")
+    assert main(["train", ring, "--parts", "2", *LINKS, *SMALL, "--plain", "--out", out]) == 0
+    assert "retexo layer1" in capsys.readouterr().err
+    assert metrics_of(out)["test"]["mrr"] is not None
+    assert [line["val"] is not None for line in history_of(out)] == [False, True] * 2
+    refused = complaint(capsys, "train", ring, *LINKS, "--set", "mask_targets=true")
+    assert "option 'links.mask_targets' cannot be true with method 'retexo'" in refused
 
 
 @pytest.mark.parametrize("arguments", [["train", SBM], ["compare", SBM], ["presets", "super-tma"]])

@@ -272,7 +272,7 @@ def test_it_learns_from_pairs_across_parts(encoder: str, decoder: str) -> None:
 def test_it_comes_close_to_training_at_one_place() -> None:
     """Homophilous blocks: what layers learn apart ranks about as well as what they learn together."""
     links = {**LINKS, "mask_targets": False}
-    options = {"encoder": "sage", "steps": 300, "interval": 10, "lr": 0.003, "links": links, "hidden": 32}
+    options = {"encoder": "sage", "steps": 600, "interval": 20, "lr": 0.003, "links": links}
 
     def mrr(run: Rig) -> float:
         found = run.evaluator.metrics(run.keeper.best, "val", "test")

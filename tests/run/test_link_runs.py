@@ -40,6 +40,9 @@ def options(method: str) -> dict:
         found["parts"] = 3
     if "clusters" in preset(method).for_links.get("partition", {}):
         found |= {"clusters": 20, "time_limit": None}
+    if preset(method).uses_option("train.lazy"):  # two steps a layer, and no neighbours to sample
+        found |= {"lazy": "weights"}
+        del found["fanouts"]
     return found
 
 
@@ -92,7 +95,8 @@ def test_every_method_that_can_leaves_a_folder_that_scores_and_trains_the_same(m
     assert run.config.metric == "mrr"
     assert metrics["rounds"] == len(run.history) == (tmp_path / "run" / "history.jsonl").read_text().count("\n") == 2
     assert all(tuple(record.val) == ranking.names() for record in run.history)
-    assert run.val["mrr"] == max(record.val["mrr"] for record in run.history)
+    last = run.history[-1].phase  # in lazy training the last layer's
+    assert run.val["mrr"] == max(record.val["mrr"] for record in run.history if record.phase == last)
 
     saved = SavedRun.open(tmp_path / "run")
     assert saved.evaluate() == {"val": run.val, "test": run.test}

@@ -117,7 +117,10 @@ TIMED = {"interval": "1s", "time_limit": "3s"}
         ),
         ({"method": "retexo", "fanouts": "5,5"}, r"'retexo' does not use option 'sample.fanouts'.*random-tma"),
         ({"method": "retexo", "links.decoder": "dot"}, r"'links.decoder' does nothing for task 'node-classification'"),
-        ({"method": "retexo", **LINK, "negatives": "global"}, r"'retexo' does not use option 'links.negatives'"),
+        (
+            {"method": "retexo", **LINK, "negatives": "global"},
+            r"'links.negatives' cannot be 'global' with method 'retexo'",
+        ),
         ({"method": "retexo", **LINK, "fanouts": "5,5"}, r"'retexo' does not use option 'sample.fanouts'"),
         (
             {"method": "retexo", **LINK, "mask_targets": True},

@@ -92,7 +92,7 @@ _NO_POOL = tuple(
     f"links.{name}" for name in ("decoder", "eval_negatives", "val_pairs", "per_positive", "mask_targets", "chunk")
 )
 _GLOBAL = (*_ALWAYS, *_EVALUATED, "sample.*", *_NO_POOL, "train.interval")
-_LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "train.wire", "sample.batch", *_NO_POOL)
+_LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "train.wire", "sample.batch", "links.*")
 
 # One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code) for nodes,
 # TMA's (arXiv 2305.09887) for links.

@@ -316,15 +316,8 @@ def _check_task(config: RunConfig, paths: Sequence[str]) -> None:
             "option 'train.evaluation' cannot be 'exchange' with inductive=true: trainers have no validation nodes, "
             "use 'central'"
         )
-    if (
-        config.task == "link-prediction"
-        and config.links.mask_targets
-        and preset(config.method).uses_option("train.lazy")
-    ):
-        raise InputError(
-            f"option 'links.mask_targets' cannot be true with method '{config.method}': what a layer gathers is frozen "
-            "while it trains, so no edge can be hidden from it; set links.mask_targets=false"
-        )
+    if config.task == "link-prediction" and preset(config.method).uses_option("train.lazy"):
+        _check_frozen(config)
     if config.model.first == "mlp" and config.task == "link-prediction":
         raise InputError("option 'model.first' cannot be 'mlp' for links, which have no class scores: use 'conv'")
     if config.model.first == "mlp" and config.model.layers == 1:
@@ -341,6 +334,20 @@ def _check_task(config: RunConfig, paths: Sequence[str]) -> None:
         raise InputError(
             "option 'train.redeal' needs parts that are drawn, not partition.by=mincut: "
             "set partition.by=random or supernode"
+        )
+
+
+def _check_frozen(config: RunConfig) -> None:
+    """Raise InputError where links are to be learned in a way that needs inputs which are not frozen."""
+    if config.links.mask_targets:
+        raise InputError(
+            f"option 'links.mask_targets' cannot be true with method '{config.method}': what a layer gathers is frozen "
+            "while it trains, so no edge can be hidden from it; set links.mask_targets=false"
+        )
+    if config.links.negatives == "global":
+        raise InputError(
+            f"option 'links.negatives' cannot be 'global' with method '{config.method}', whose trainers hold what "
+            "their own nodes have gathered: use 'local'"
         )
 
 
