@@ -81,10 +81,6 @@ class OpenGGSTrainer(GGSTrainer):
         return answer
 
 
-_METHODS = {"tma": tma, "lazy": lazy, "centralised": centralised, "llcg": llcg, "ggs": ggs}
-_TRAINERS: dict[str, type[Trainer]] = {"lazy": OpenLazyTrainer, "ggs": OpenGGSTrainer}
-
-
 @dataclass
 class Diary:
     """A journal that keeps everything, and calls `after` at the end of each round."""
@@ -102,6 +98,10 @@ class Diary:
             self.after(record)
 
 
+METHODS = {"tma": tma, "lazy": lazy, "centralised": centralised, "llcg": llcg, "ggs": ggs}
+TRAINERS: dict[str, type[Trainer]] = {"lazy": OpenLazyTrainer, "ggs": OpenGGSTrainer}
+
+
 @dataclass
 class Rig:
     """A setting that is ready to train."""
@@ -116,7 +116,7 @@ class Rig:
     method: str
 
     def train(self) -> Rig:
-        _METHODS[self.method].train(self.setting)
+        METHODS[self.method].train(self.setting)
         return self
 
     @property
@@ -187,7 +187,7 @@ def rig(
         if assignment is None
         else Partition.of(graph, np.asarray(assignment, dtype=np.int32), parts)
     )
-    target = _TRAINERS.get(method, OpenTMATrainer)
+    target = TRAINERS.get(method, OpenTMATrainer)
     spec = TrainerSpec(
         target=f"{target.__module__}:{target.__name__}",
         model=ModelConfig(

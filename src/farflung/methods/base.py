@@ -88,6 +88,19 @@ class Keeper:
         return self.best if keep == "best" and self.best else self.last
 
 
+class Patience:
+    """Ends training after some rounds that brought no better validation score."""
+
+    def __init__(self, rounds: int | None) -> None:
+        """`rounds` >= 1; None: it never ends."""
+        self._rounds, self._worse = rounds, 0
+
+    def over(self, better: bool) -> bool:
+        """Whether training ends after a round whose score was `better` than all before, or not."""
+        self._worse = 0 if better else self._worse + 1
+        return self._rounds is not None and self._worse >= self._rounds
+
+
 @dataclass(frozen=True)
 class Setting:
     """All that a method works with. It never sees the graph, nor which engine the team is."""

@@ -15,7 +15,7 @@ import torch
 
 from farflung.errors import InputError, PeerLostError
 from farflung.methods.aggregate import refuse_non_finite, weighted_mean
-from farflung.methods.base import Round, Setting, require_time
+from farflung.methods.base import Patience, Round, Setting, require_time
 from farflung.methods.budget import mean_loss, next_interval, rounds_of, seconds_of, spent
 from farflung.methods.config import Seconds, Steps
 from farflung.nn import flat
@@ -35,12 +35,14 @@ def train(setting: Setting) -> None:
     server = _Server(setting)
     server.introduce()
     require_time(setting, "the partition book had been handed out")
+    patience = Patience(setting.train.patience)
     round, steps = 0, 0
     while (interval := next_interval(setting.train, steps, setting.team.now())) is not None:
         setting.team.begin(round, "train")
         setting.journal.expect("train", round, rounds_of(setting.train), seconds_of(interval))
         made = server.interval(interval, round)
         score = setting.team.evaluate(flat.pack(setting.model))
+        better = setting.keeper.offer(round, setting.model.state_dict(), score)
         setting.journal.round(
             Round(
                 round=round,
@@ -50,11 +52,13 @@ def train(setting: Setting) -> None:
                 steps=made.steps,
                 absent=made.absent,
                 seconds=setting.team.now(),
-                best=setting.keeper.offer(round, setting.model.state_dict(), score),
+                best=better,
             )
         )
         round += 1
         steps += interval.n if isinstance(interval, Steps) else 0
+        if patience.over(better):
+            break
 
 
 @dataclass

@@ -75,7 +75,7 @@ _CORRECTING = (*_AVERAGING, "train.correction_steps")
 _GLOBAL_LINKS = tuple(
     f"links.{name}" for name in ("decoder", "eval_negatives", "val_pairs", "per_positive", "mask_targets", "chunk")
 )
-_GLOBAL = (*_ALWAYS, *_APART, "sample.*", *_GLOBAL_LINKS, "train.interval")
+_GLOBAL = (*_ALWAYS, *_APART, "sample.*", *_GLOBAL_LINKS, "train.interval", "train.patience")
 _LAZY = (*_ALWAYS, *_APART, *_COMBINING, "train.lazy", "sample.batch")
 
 # One model and one optimiser for all methods that are compared: RETEXO's (arXiv 2302.13053, authors' code) for nodes,
