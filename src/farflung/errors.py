@@ -33,9 +33,9 @@ class TrainerError(FarflungError, RuntimeError):
     """A trainer raised an exception; the message names the trainer, the cause carries its traceback."""
 
 
-class AllTrainersLostError(FarflungError, RuntimeError):
-    """No trainer answered within the deadline: the run ends, its last checkpoint stays loadable."""
-
-
 class PeerLostError(FarflungError, RuntimeError):
     """A trainer is late or dead that the others cannot go on without; the message names it and the round."""
+
+
+class AllTrainersLostError(FarflungError, RuntimeError):
+    """No trainer answered within the deadline: the run ends, its last checkpoint stays loadable."""
