@@ -274,6 +274,15 @@ def test_the_best_weights_are_kept() -> None:
     assert max(scores) > 0.6
 
 
+def test_patience_ends_training_after_rounds_without_a_better_score() -> None:
+    whole = rig(blocks(), "ggs", steps=60, interval=2, lr=0.05).train()
+    cut = rig(blocks(), "ggs", steps=60, interval=2, lr=0.05, patience=4).train()
+    best = [record.round for record in whole.history if record.best]
+    ends = next(r for r in range(4, 30) if not set(range(r - 3, r + 1)) & set(best))
+    assert len(cut.history) == ends + 1 < 30
+    assert cut.history == whole.history[: ends + 1]
+
+
 def test_the_book_gives_every_node_its_owner_and_its_number_there() -> None:
     owner = partition_book([np.array([1, 4]), np.array([], np.int64), np.array([0, 2, 3])])
     assert owner.dtype == np.uint8 and owner.tolist() == [2, 0, 2, 2, 0]

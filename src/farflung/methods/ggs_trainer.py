@@ -117,7 +117,8 @@ class GGSTrainer(Trainer):
         turn, width = self.turn, self.owned.x.shape[1]
         if turn is None or not turn.going_on:
             return Message(message.verb)
-        heard = senders(message.arrays)
+        features = {name: array for name, array in message.arrays.items() if name.startswith("features/")}
+        heard = senders(features)
         for owner in turn.growth.groups.owners:
             rows = turn.growth.groups.rows_of(owner)
             if owner == self.shard.part:
@@ -125,7 +126,6 @@ class GGSTrainer(Trainer):
                 turn.rows[owner], turn.degrees[owner] = self.owned.features(rows), self.owned.degrees(rows)
                 continue
             if owner in heard:
-                features = {name: a for name, a in message.arrays.items() if name.startswith("features/")}
                 turn.rows[owner] = from_arrays(features, owner, width)
                 turn.degrees[owner] = _of_peer(message.arrays, "neighbours", owner)
             if not (owner in heard and self._sound(turn.rows[owner], turn.degrees[owner], len(rows))):
