@@ -86,7 +86,7 @@ def _forward(blocks, indptr, indices, own, values, scores, heads, out, low, sums
     width = columns // heads
     slope, zero, one = out.dtype.type(SLOPE), out.dtype.type(0), out.dtype.type(1)
     for b in prange(len(blocks) - 1):
-        rows = np.empty((2, columns), out.dtype)
+        rows = np.empty((2 * heads, width), out.dtype)
         top, total = np.empty(heads, out.dtype), np.empty((2, heads), out.dtype)
         for i in range(blocks[b], blocks[b + 1]):
             mine = scores[own[i], heads:]
@@ -109,18 +109,21 @@ def _forward(blocks, indptr, indices, own, values, scores, heads, out, low, sums
                     total[kind, h] += weight
                     if len(weights):
                         weights[e, h] = weight
-                    sum_of_kind, start = rows[kind], h * width
-                    for d in range(start, start + width):
-                        sum_of_kind[d] += weight * row[d]
+                    part, head = rows[kind * heads + h], row[h * width : (h + 1) * width]
+                    for d in range(width):
+                        part[d] += weight * head[d]
             for h in range(heads):
                 whole = total[0, h] + total[1, h]
                 scale = one / whole if whole != 0 else zero
                 sums[i, h] = scale
                 sums[i, heads + h] = total[1, h] * scale
-                for d in range(h * width, (h + 1) * width):
-                    out[i, d] = (rows[0, d] + rows[1, d]) * scale
-                    if len(low):
-                        low[i, d] = rows[1, d] * scale
+                head = out[i, h * width : (h + 1) * width]
+                for d in range(width):
+                    head[d] = (rows[h, d] + rows[heads + h, d]) * scale
+                if len(low):
+                    head = low[i, h * width : (h + 1) * width]
+                    for d in range(width):
+                        head[d] = rows[heads + h, d] * scale
 
 
 @njit(parallel=True, cache=True, fastmath={"reassoc", "contract"})
@@ -133,11 +136,12 @@ def _facts(grad, out, low, sums, scores, own, heads, facts, own_grad):  # type: 
     for i in prange(len(own)):
         for h in range(heads):
             start = h * width
+            g = grad[i, start * shared : start * shared + width]
+            all_of_it, low_of_it = out[i, start : start + width], low[i, start : start + width]
             whole, part = out.dtype.type(0), out.dtype.type(0)
             for d in range(width):
-                g = grad[i, start * shared + d]
-                whole += g * out[i, start + d]
-                part += g * low[i, start + d]
+                whole += g[d] * all_of_it[d]
+                part += g[d] * low_of_it[d]
             facts[i, h] = scores[own[i], heads + h]
             facts[i, heads + h] = sums[i, h]
             facts[i, 2 * heads + h] = whole
@@ -157,14 +161,15 @@ def _backward(blocks, indptr, indices, places, grad, values, facts, weights, hea
             acc[:] = zero
             for e in range(indptr[j], indptr[j + 1]):
                 i = indices[e]
-                fact, weight, g = facts[i], weights[places[e]], grad[i]
+                fact, weight, gradient = facts[i], weights[places[e]], grad[i]
                 for h in range(heads):
                     share = weight[h] * fact[heads + h]
-                    start, at = h * width, h * width * shared
-                    dot = zero
+                    start, dot = h * width, zero
+                    g = gradient[start * shared : start * shared + width]
+                    head, part = row[start : start + width], acc[start : start + width]
                     for d in range(width):
-                        dot += g[at + d] * row[start + d]
-                        acc[start + d] += share * g[at + d]
+                        dot += g[d] * head[d]
+                        part[d] += share * g[d]
                     change = share * (dot - fact[2 * heads + h])
                     acc[columns + h] += change if fact[h] + row[columns + h] > 0 else change * slope
 
