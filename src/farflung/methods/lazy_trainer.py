@@ -9,6 +9,7 @@ import torch
 
 from farflung.graph import FeatureBlock
 from farflung.graph.graph import MASKS
+from farflung.kernels.attention import warm_up
 from farflung.methods.budget import spent
 from farflung.methods.config import parse_budget
 from farflung.nn import Encoder, Gathered, Layer, flat, halo_adjacency, select
@@ -34,6 +35,8 @@ class LazyTrainer(Trainer):
     def __init__(self, shard: Shard, spec: TrainerSpec, clock: Clock) -> None:
         super().__init__(shard, spec, clock)
         assert shard.x is not None
+        if self.model.aggregation == "attention":
+            warm_up(spec.torch_dtype)
         self.task = NodeClassification(spec.num_classes, spec.multilabel)
         self.rows = {mask: mask_rows(shard, mask) for mask in MASKS}
         """Inner nodes that train, validate and test, int64."""
