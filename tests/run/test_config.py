@@ -141,6 +141,9 @@ def test_the_classic_preset_has_the_published_constants():
         "norm": "none",
         "activation": "relu",
         "dropout": 0.5,
+        "attention_heads": 8,
+        "first": "conv",
+        "residual": False,
     }
     assert (config.optim.lr, config.optim.weight_decay, config.optim.decay) == (0.01, 5e-4, "first")
     assert (config.split, config.normalise, config.train.steps) == ("public", "row", 200)
@@ -160,7 +163,7 @@ def test_unknown_option_lists_what_exists_and_guesses():
     [
         ({"hidden": 0}, r"option 'model.hidden' cannot be '0'.*greater than or equal to 1"),
         ({"hidden": "many"}, r"option 'model.hidden' cannot be 'many'.*integer"),
-        ({"encoder": "gatt"}, r"option 'model.encoder' cannot be 'gatt'.*'gcn', 'sage' or 'mlp'"),
+        ({"encoder": "gatt"}, r"option 'model.encoder' cannot be 'gatt'.*'gcn', 'sage', 'gat' or 'mlp'"),
         ({"interval": "5 pigs", "method": "super-tma"}, r"option 'train.interval': '5 pigs' is no interval"),
         ({"link": "carrier-pigeon"}, r"option 'link': 'carrier-pigeon'.*datacentre"),
         (
