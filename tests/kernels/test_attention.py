@@ -61,7 +61,15 @@ def by_autograd(product: torch.Tensor, edges: Pattern, own: np.ndarray, heads: i
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize(
     ("num_rows", "num_columns", "count", "heads", "width"),
-    [(7, 9, 30, 2, 3), (300, 400, 3000, 3, 5), (4, 4, 0, 2, 2), (0, 5, 0, 1, 3), (0, 0, 0, 2, 1), (5, 6, 40, 1, 1)],
+    [
+        (7, 9, 30, 2, 3),
+        (300, 400, 3000, 3, 5),
+        (90, 400, 200, 2, 3),
+        (4, 4, 0, 2, 2),
+        (0, 5, 0, 1, 3),
+        (0, 0, 0, 2, 1),
+        (5, 6, 40, 1, 1),
+    ],
 )
 def test_sum_and_gradient_equal_the_loop(num_rows, num_columns, count, heads, width, index, average, dtype):
     edges = pattern(num_rows, num_columns, count, index=index)

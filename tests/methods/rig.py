@@ -116,10 +116,6 @@ class Diary:
             self.after(record)
 
 
-METHODS = {"tma": tma, "lazy": lazy, "centralised": centralised, "llcg": llcg, "ggs": ggs}
-TRAINERS: dict[str, type[Trainer]] = {"lazy": OpenLazyTrainer, "ggs": OpenGGSTrainer}
-
-
 @dataclass
 class Rig:
     """A setting that is ready to train."""

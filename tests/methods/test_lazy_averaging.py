@@ -35,16 +35,23 @@ def with_batches(run: Rig, batch: int) -> Rig:
 
 @pytest.mark.parametrize("clip", [None, 0.01])
 @pytest.mark.parametrize("batch", [None, 7])
-@pytest.mark.parametrize("keep", ["last", "best"])
+@pytest.mark.parametrize(("encoder", "keep"), [("gcn", "last"), ("gcn", "best"), ("gat", "best")])
 def test_one_trainer_that_sends_each_step_is_one_that_sends_gradients(
-    keep: str, batch: int | None, clip: float | None
+    encoder: str, keep: str, batch: int | None, clip: float | None
 ) -> None:
     """Dropout and batches are drawn alike, and whose Adam it is makes no difference: equal to the bit."""
+    options = {
+        "parts": 1,
+        "steps": 24,
+        "dropout": 0.4,
+        "dtype": "float64",
+        "keep": keep,
+        "lr": 0.05,
+        "encoder": encoder,
+    }
     runs = []
     for lazy in ("weights", "gradients"):
-        run = rig(
-            blocks(), "lazy", parts=1, steps=24, interval=1, dropout=0.4, dtype="float64", keep=keep, lazy=lazy, lr=0.05
-        )
+        run = rig(blocks(), "lazy", interval=1, lazy=lazy, **options)
         if batch is not None:
             with_batches(run, batch)
         clipped(run, clip)
@@ -54,7 +61,7 @@ def test_one_trainer_that_sends_each_step_is_one_that_sends_gradients(
     assert [r.val for r in one.history] == [r.val for r in other.history]
     assert [r.best for r in one.history] == [r.best for r in other.history]
     assert np.allclose([r.loss for r in one.history], [r.loss for r in other.history], rtol=1e-12, atol=0)
-    free = rig(blocks(), "lazy", parts=1, steps=24, dropout=0.4, dtype="float64", keep=keep, lr=0.05).train()
+    free = rig(blocks(), "lazy", **options).train()
     assert np.array_equal(free.vector(keep), one.vector(keep)) == (batch is None and clip is None)
 
 

@@ -93,7 +93,8 @@ def test_one_trainer_is_a_plain_loop(directed: bool, mask: bool) -> None:
 @pytest.mark.parametrize("encoder", ["gcn", "sage", "gat", "mlp"])
 @pytest.mark.parametrize("decoder", ["mlp", "dot", "distmult"])
 def test_sampled_training_repeats_and_learns(encoder: str, decoder: str) -> None:
-    options = {"encoder": encoder, "links": {**LINKS, "decoder": decoder}, "sample": SAMPLE, "steps": 60, "lr": 0.02}
+    steps = 240 if encoder == "gat" else 60  # attention learns more slowly
+    options = {"encoder": encoder, "links": {**LINKS, "decoder": decoder}, "sample": SAMPLE, "steps": steps, "lr": 0.02}
     runs = [rig(blocks(), "tma", interval=20, **options).train() for _ in range(2)]
     assert np.array_equal(runs[0].vector(), runs[1].vector())
     assert runs[0].history[-1].loss < runs[0].history[0].loss

@@ -13,13 +13,24 @@ from farflung.team import SERVER, Message
 
 @pytest.mark.parametrize("sample", [None, {"fanouts": "4,4", "batch": 16}])
 @pytest.mark.parametrize("links", [None, {"eval_negatives": 10}])
-def test_without_correction_it_is_psgd_pa_to_the_bit(sample, links) -> None:  # type: ignore[no-untyped-def]
-    options = {"by": "mincut", "dropout": 0.3, "steps": 12, "interval": 4, "sample": sample, "links": links}
+@pytest.mark.parametrize("encoder", ["gcn", "gat"])
+def test_without_correction_it_is_psgd_pa_to_the_bit(encoder, sample, links) -> None:  # type: ignore[no-untyped-def]
+    options = {
+        "encoder": encoder,
+        "by": "mincut",
+        "dropout": 0.3,
+        "steps": 12,
+        "interval": 4,
+        "sample": sample,
+        "links": links,
+    }
     plain = rig(blocks(), "tma", **options).train()
     corrected = rig(blocks(), "llcg", correction_steps=0, **options).train()
     assert np.array_equal(plain.vector(), corrected.vector())
     assert [r.val for r in plain.history] == [r.val for r in corrected.history]
     assert plain.ledger.by_kind() == corrected.ledger.by_kind()
+    changed = rig(blocks(), "llcg", correction_steps=2, **options).train()
+    assert np.isfinite(changed.vector()).all() and not np.array_equal(changed.vector(), plain.vector())
 
 
 def test_a_correction_is_steps_of_one_optimiser_on_the_whole_graph() -> None:

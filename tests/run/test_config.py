@@ -155,7 +155,7 @@ def test_unknown_option_lists_what_exists_and_guesses():
     [
         ({"hidden": 0}, r"option 'model.hidden' cannot be '0'.*greater than or equal to 1"),
         ({"hidden": "many"}, r"option 'model.hidden' cannot be 'many'.*integer"),
-        ({"encoder": "gatt"}, r"option 'model.encoder' cannot be 'gatt'.*'gcn', 'sage', 'gat' or 'mlp'"),
+        ({"encoder": "gatt"}, r"unknown encoder 'gatt' \(did you mean 'gat'\?\): choose from gcn, sage, gat, mlp"),
         ({"interval": "5 pigs", "method": "super-tma"}, r"option 'train.interval': '5 pigs' is no interval"),
         ({"link": "carrier-pigeon"}, r"option 'link': 'carrier-pigeon'.*datacentre"),
         (

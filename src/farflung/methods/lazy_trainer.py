@@ -11,6 +11,7 @@ from torch import nn
 from farflung.graph import FeatureBlock
 from farflung.graph.graph import MASKS
 from farflung.kernels import SparseMatrix
+from farflung.kernels.attention import warm_up
 from farflung.methods.budget import spent
 from farflung.methods.config import parse_budget
 from farflung.nn import Gathered, Layer, flat, halo_adjacency, select
@@ -37,6 +38,8 @@ class LazyTrainer(Trainer):
         super().__init__(shard, spec, clock)
         assert shard.x is not None
         self.layers = encoder_of(self.model).layers
+        if encoder_of(self.model).aggregation == "attention":
+            warm_up(spec.torch_dtype)
         self.embeddings: list[FeatureBlock] = [shard.x]
         """H_0 .. H_l of the inner nodes, [n, d_l]; kept, for a peer that comes back."""
         self.halo = Halo(shard, shard.x.shape[1])
