@@ -16,12 +16,16 @@ METHODS = {
     "psgd-pa": ("tma", "mincut"),
     "retexo": ("lazy", "random"),
     "retexo-mincut": ("lazy", "mincut"),
+    "synchronous": ("synchronous", "random"),
+    "bns": ("synchronous", "mincut"),
 }
 
 
 def once(name: str, seed: int, **options: object) -> Rig:
     method, by = METHODS[name]
     options = {"steps": 12, "interval": 4, "dropout": 0.4, "encoder": "sage", **options}
+    if name == "bns":
+        options |= {"boundary_rate": 0.3, "layers": 3}
     return rig(blocks(), method, by=by, parts=3, seed=seed, **options).train()
 
 
@@ -44,7 +48,7 @@ def test_one_seed_gives_the_same_bits(name: str, dtype: str) -> None:
     assert [record.loss for record in first.history] != [record.loss for record in other.history]
 
 
-@pytest.mark.parametrize("name", ["centralised", "random-tma", "psgd-pa"])
+@pytest.mark.parametrize("name", ["centralised", "random-tma", "psgd-pa", "synchronous", "bns"])
 def test_intervals_in_seconds_repeat_on_a_clock_of_fixed_costs(name: str) -> None:
     first = once(name, 3, interval="1s", time_limit="4s")
     same(first, once(name, 3, interval="1s", time_limit="4s"))
@@ -63,7 +67,7 @@ def test_faults_repeat(name: str) -> None:
     assert not np.array_equal(first.vector(), once(name, 3).vector())
 
 
-@pytest.mark.parametrize("name", ["random-tma", "retexo"])
+@pytest.mark.parametrize("name", ["random-tma", "retexo", "bns"])
 def test_torch_and_numpy_generators_are_left_alone(name: str) -> None:
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002
