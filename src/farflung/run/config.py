@@ -332,6 +332,10 @@ def _check_together(config: RunConfig, paths: Sequence[str]) -> None:
         only_with |= dict.fromkeys(_ONLY_WITH_AVERAGES, ("train.lazy", "weights"))
     if config.model.encoder == "mlp" and config.sample.fanouts is not None:
         only_with["sample.fanouts"] = ("model.encoder", "gcn or sage")
+    if config.model.encoder == "mlp":
+        only_with["train.boundary_rate"] = ("model.encoder", "gcn or sage")
+    elif config.model.layers == 1:  # features cross once, embeddings never
+        only_with["train.boundary_rate"] = ("model.layers", "2 or more")
     if config.sample.fanouts is None:
         only_with["sample.replace"] = ("sample.fanouts", "10,25 or the like")
     if config.optim.clip is None:
