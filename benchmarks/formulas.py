@@ -7,6 +7,7 @@ import math
 import numpy as np
 import scipy.sparse as sp
 
+from farflung.methods.boundary import drawn_rows
 from farflung.methods.budget import rounds_of
 from farflung.methods.presets import LAZY, LLCG, TMA, preset
 from farflung.nn.encoder import Encoder
@@ -47,7 +48,8 @@ def formula_bytes(config: RunConfig) -> int | None:
             math.ceil(steps / _steps_a_round(config)) * sum(p.numel() for p in layer.parameters())
             for steps, layer in zip(_shares(config, len(model.layers)), model.layers, strict=True)
         )
-    drawn = sum(math.ceil(config.train.boundary_rate * count) for shard in shards for count in np.diff(shard.halo_ptr))
+    rate = config.train.boundary_rate
+    drawn = sum(drawn_rows(rate, int(count)) for shard in shards for count in np.diff(shard.halo_ptr))
     hidden = sum(width for number, width in enumerate(widths) if number and exchanged[number])
     first = _first_rows(shards, config) if exchanged[0] else 0
     return first + 2 * size * config.train.steps * (drawn * hidden + workers * parameters)

@@ -18,6 +18,8 @@ METHODS = {
     "retexo-mincut": ("lazy", "mincut"),
     "ggs": ("ggs", "random"),
     "ggs-sampled": ("ggs", "mincut"),
+    "synchronous": ("synchronous", "random"),
+    "bns": ("synchronous", "mincut"),
 }
 
 
@@ -26,6 +28,8 @@ def once(name: str, seed: int, **options: object) -> Rig:
     options = {"steps": 12, "interval": 4, "dropout": 0.4, "encoder": "sage", **options}
     if name == "ggs-sampled":
         options |= {"sample": {"fanouts": "3,2", "batch": 16}}
+    if name == "bns":
+        options |= {"boundary_rate": 0.3, "layers": 3}
     return rig(blocks(), method, by=by, parts=3, seed=seed, **options).train()
 
 
@@ -48,7 +52,7 @@ def test_one_seed_gives_the_same_bits(name: str, dtype: str) -> None:
     assert [record.loss for record in first.history] != [record.loss for record in other.history]
 
 
-@pytest.mark.parametrize("name", ["centralised", "random-tma", "psgd-pa", "ggs-sampled"])
+@pytest.mark.parametrize("name", ["centralised", "random-tma", "psgd-pa", "ggs-sampled", "synchronous", "bns"])
 def test_intervals_in_seconds_repeat_on_a_clock_of_fixed_costs(name: str) -> None:
     first = once(name, 3, interval="1s", time_limit="4s")
     same(first, once(name, 3, interval="1s", time_limit="4s"))
@@ -67,7 +71,7 @@ def test_faults_repeat(name: str) -> None:
     assert not np.array_equal(first.vector(), once(name, 3).vector())
 
 
-@pytest.mark.parametrize("name", ["random-tma", "retexo", "ggs-sampled"])
+@pytest.mark.parametrize("name", ["random-tma", "retexo", "ggs-sampled", "bns"])
 def test_torch_and_numpy_generators_are_left_alone(name: str) -> None:
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002

@@ -86,9 +86,11 @@ def test_trainers_without_labels_weigh_nothing_and_answer(method: str, encoder: 
         weights, losses = lazy_loop(run, rounds=[3, 3])
         assert np.abs(run.vector() - weights).max() <= 1e-9
         assert [record.loss for record in run.history] == pytest.approx(losses, abs=1e-9)
+    elif method == "synchronous":
+        one = trained(graph, "centralised", encoder=encoder)
+        assert np.abs(run.vector() - one.vector()).max() <= 1e-9
     else:
-        others = 3 if method == "synchronous" else 0  # all of them carry each step there
-        assert [dict(record.steps) for record in run.history] == [{0: 3, 1: others, 2: others}] * 2
+        assert [dict(record.steps) for record in run.history] == [{0: 3, 1: 0, 2: 0}] * 2
 
 
 def test_the_mean_of_one_that_has_labels_is_its_own() -> None:
@@ -157,6 +159,24 @@ def test_an_mlp_sends_no_rows() -> None:
     one = trained(blocks(), "lazy", encoder="mlp", parts=1)
     assert np.abs(run.logits() - one.logits()).max() <= 1e-9
     assert all(record.absent == {} for record in run.history)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.01])
+@pytest.mark.parametrize("encoder", ["gcn", "sage"])
+def test_every_node_is_its_own_part_in_synchronous_training(encoder: str, rate: float) -> None:
+    """A boundary of one row is always drawn whole: any share of it is all of it."""
+    graph = two_components()
+    run = trained(graph, "synchronous", encoder=encoder, assignment=np.arange(12), parts=12, boundary_rate=rate)
+    one = trained(graph, "centralised", encoder=encoder)
+    assert np.abs(run.vector() - one.vector()).max() <= 1e-9
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_synchronous_training_of_an_mlp_sends_weights_alone(layers: int) -> None:
+    run = trained(blocks(), "synchronous", encoder="mlp", parts=3, layers=layers, boundary_rate=0.5)
+    one = trained(blocks(), "centralised", encoder="mlp", layers=layers)
+    assert np.abs(run.vector() - one.vector()).max() <= 1e-9
+    assert not {"features", "embeddings", "embedding-gradients"} & set(run.ledger.by_kind())
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -33,6 +33,24 @@ def _spmm(blocks, indptr, indices, values, dense, out):  # type: ignore[no-untyp
                     row[f] += value * other[f]
 
 
+@njit(cache=True, nogil=True)
+def _entries_of_columns(indptr, indices, place):  # type: ignore[no-untyped-def]
+    """Where the rows of a matrix start that keeps the columns with `place` >= 0, int64 [R + 1], and its entries."""
+    starts = np.zeros(len(indptr), dtype=np.int64)
+    for i in range(len(indptr) - 1):
+        count = 0
+        for e in range(indptr[i], indptr[i + 1]):
+            count += place[indices[e]] >= 0
+        starts[i + 1] = starts[i] + count
+    entries = np.empty(starts[-1], dtype=np.int64)
+    at = 0
+    for e in range(indptr[0], indptr[-1]):
+        if place[indices[e]] >= 0:
+            entries[at] = e
+            at += 1
+    return starts, entries
+
+
 class Pattern:
     """Where a sparse matrix has entries: CSR, shared by all matrices that differ only in their values."""
 
@@ -111,6 +129,14 @@ class SparseMatrix:
         )[index]
         pattern = Pattern(places.indptr, places.indices, self.shape[1])
         return SparseMatrix(pattern, self.values[places.data], self.attr[places.data])
+
+    def columns(self, index: np.ndarray) -> SparseMatrix:
+        """The columns `index` (int64, ascending) as a matrix of their own; entries of a row keep their order."""
+        place = np.full(self.shape[1], -1, dtype=self.pattern.indices.dtype)
+        place[index] = np.arange(len(index))
+        starts, entries = _entries_of_columns(self.pattern.indptr, self.pattern.indices, place)
+        pattern = Pattern(starts, place[self.pattern.indices[entries]], len(index))
+        return SparseMatrix(pattern, self.values[entries], None if self.attr is None else self.attr[entries])
 
     def multiply(self, dense: np.ndarray) -> np.ndarray:
         """Product with a C-contiguous [K, F] of the same dtype, without autograd. [R, F]."""

@@ -8,7 +8,7 @@ graph in one place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from torch.nn.utils import clip_grad_norm_
 
@@ -36,15 +36,16 @@ def train(setting: Setting) -> None:
     patience = Patience(setting.train.patience)
     round, steps = 0, 0
     while (interval := next_interval(setting.train, steps, setting.team.now())) is not None:
+        server.complete_features(round)
         setting.team.begin(round, "train")
         setting.journal.expect("train", round, rounds_of(setting.train), seconds_of(interval))
-        start, made, loss = setting.team.now(), 0, None
-        refused: dict[int, str] = {}
-        while not spent(interval, made, setting.team.now() - start):
-            loss, found = server.step(round, steps + made)
+        start, made, loss = setting.team.now(), server.made, None
+        tried, refused = 0, dict[int, str]()
+        while not spent(interval, tried, setting.team.now() - start):
+            loss, found = server.step(steps + tried)
             refused |= found
-            made += 1
-        steps += made
+            tried += 1
+        steps += tried
         score = setting.validate(flat.pack(setting.model))
         better = setting.keeper.offer(round, setting.model.state_dict(), score)
         setting.journal.round(
@@ -53,7 +54,7 @@ def train(setting: Setting) -> None:
                 phase="train",
                 loss=loss,
                 val=score,
-                steps=dict.fromkeys(range(setting.team.size), made),
+                steps=dict.fromkeys(range(setting.team.size), server.made - made),
                 absent=refused,
                 seconds=setting.team.now(),
                 best=better,
@@ -75,70 +76,90 @@ class _Server:
         """Steps of the optimiser."""
         self.total = 0
         """Training nodes of all trainers n."""
+        self.lacking = False
+        """Whether some trainer does without features of its halo."""
         self.gathers = [layer.aggregation != "none" for layer in setting.model.layers]
         """Of each layer: whether it reads rows of other nodes."""
 
     def begin(self) -> None:
         """Learn how many training nodes there are; send features of boundary nodes, once for the whole training."""
         self.team.begin(0, "train")
-        hello = self._all(self.team.broadcast(Message("hello"), self.setting.train.deadline), "hello")
+        hello = self._call(Message("hello"), "a sign of life")
         self.total = sum(reply.scalars["train"] for reply in hello)
-        self.team.begin(0, "features")
-        if self.gathers[0]:
-            self._exchange(Message("give-features"), Message("take-features"))
-        else:
-            self._call(Message("take-features"))
+        self._features(0)
 
-    def step(self, round: int, number: int) -> tuple[float | None, dict[int, str]]:
-        """Step `number` since the start; its mean loss, and whose gradients were no numbers (then nothing moves)."""
+    def complete_features(self, round: int) -> None:
+        """Send features again if some did not come, or not in finite numbers."""
+        if self.lacking:
+            self._features(round)
+
+    def _features(self, round: int) -> None:
+        self.team.begin(round, "features")
+        if self.gathers[0]:
+            self._exchange(Message("give-features"), Message("take-features"), "features of its boundary")
+        else:
+            self._call(Message("take-features"), "a sign that it has its features")
+
+    def step(self, number: int) -> tuple[float | None, dict[int, str]]:
+        """Step `number` since the start; its mean loss, and whose numbers were refused (then nothing moves)."""
         last = len(self.gathers) - 1
         weights = {"weights": flat.pack(self.model)}
         scalars = {"step": number, "of": self.total}
         for layer in range(last):
-            first = weights if layer == 0 else {}
-            forward = Message("forward", {"layer": layer, **scalars}, first)
-            self._pass(layer + 1, forward, Message("take-embeddings", {"layer": layer + 1}))
+            forward = Message("forward", {"layer": layer, **scalars}, weights if layer == 0 else {})
+            embeddings = Message("take-embeddings", {"layer": layer + 1})
+            self._pass(layer + 1, forward, embeddings, f"the output of layer {layer}")
         for layer in range(last, 0, -1):
-            self._pass(layer, Message("backward", {"layer": layer}), Message("take-gradients", {"layer": layer}))
+            backward, gradients = Message("backward", {"layer": layer}), Message("take-gradients", {"layer": layer})
+            self._pass(layer, backward, gradients, f"gradients of the input of layer {layer}")
         finish = Message("gradients", scalars, {} if last else weights)
-        replies = self._all(self.team.broadcast(finish, self.setting.train.deadline), "gradients")
-        done, refused = refuse_non_finite(replies, "gradients")
+        replies = self._call(finish, "gradients of the weights")
+        refused = self._refused(replies)
         if refused or not self.total:
             return None, refused
         self.optimiser.zero_grad()
-        flat.set_gradients(self.model, summed([reply.arrays["gradients"] for reply in done]))
+        flat.set_gradients(self.model, summed([reply.arrays["gradients"] for reply in replies]))
         self.made += 1
         optim = self.setting.optim
         if optim.clip is not None and self.made >= optim.clip_from:
             clip_grad_norm_(self.model.parameters(), optim.clip)
         self.optimiser.step()
-        losses = [reply.scalars["loss"] for reply in done if reply.scalars["loss"] is not None]
+        losses = [reply.scalars["loss"] for reply in replies if reply.scalars["loss"] is not None]
         return sum(losses), {}
 
-    def _pass(self, layer: int, send: Message, receive: Message) -> None:
+    def _refused(self, replies: Sequence[Reply]) -> dict[int, str]:
+        """Trainers that sent numbers that are not finite, to the server or to others: they spoil all gradients."""
+        _, refused = refuse_non_finite(replies, "gradients")
+        for reply in replies:
+            for sender in reply.scalars.get("unsound", ()):
+                refused.setdefault(sender, "refused: rows that it sent are missing or not finite")
+        lacking = {owner for reply in replies for owner in reply.scalars.get("lacking", ())}
+        self.lacking = bool(lacking)
+        return dict.fromkeys(lacking, "refused: its features are missing or not finite") | refused
+
+    def _pass(self, layer: int, send: Message, receive: Message, what: str) -> None:
         """Rows of the input of `layer`, or their gradients, go from trainer to trainer, if the layer gathers any."""
         if self.gathers[layer]:
-            self._exchange(send, receive)
+            self._exchange(send, receive, what)
         else:
-            self._call(send)
-            self._call(receive)
+            self._call(send, what)
 
-    def _exchange(self, send: Message, receive: Message) -> None:
+    def _exchange(self, send: Message, receive: Message, what: str) -> None:
         everyone = range(self.team.size)
         deadline = self.setting.train.deadline
         sent = self.team.exchange(dict.fromkeys(everyone, send), dict.fromkeys(everyone, receive), deadline)
-        self._all(sent, send.verb)
+        self._all(sent, what)
 
-    def _call(self, message: Message) -> None:
-        self._all(self.team.broadcast(message, self.setting.train.deadline), message.verb)
+    def _call(self, message: Message, what: str) -> list[Reply]:
+        return self._all(self.team.broadcast(message, self.setting.train.deadline), what)
 
-    def _all(self, replies: Iterable[Reply], what: str) -> list[Reply]:
-        """All replies. Raises PeerLostError where one is missing."""
-        found = list(replies)
-        if missing := absent(found):
-            names = "; ".join(f"trainer {k} is {why}" for k, why in missing.items())
+    def _all(self, replies: list[Reply], what: str) -> list[Reply]:
+        """The replies. Raises PeerLostError where one is missing; `what` was waited for."""
+        if missing := absent(replies):
+            lost = " and ".join(f"trainer {k} ({why})" for k, why in missing.items())
             raise PeerLostError(
-                f"synchronous training cannot go on without all trainers: waited for '{what}' in round "
-                f"{self.team.round}, and {names}: bring it back and train again, or choose a method that lives without"
+                f"synchronous training lost {lost} in round {self.team.round}, waiting for {what}: bring it back and "
+                "train again (a run folder holds the last checkpoint), or choose a method that goes on without, such "
+                "as retexo or random-tma"
             )
-        return found
+        return replies

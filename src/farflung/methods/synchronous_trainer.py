@@ -1,26 +1,26 @@
 """The trainer's side of synchronous training: each layer's forward and backward, with rows of the halo from peers.
 
-Legend for shapes: n inner nodes, h halo nodes, b boundary rows for one peer, d width of a layer's input.
+Legend for shapes: n inner nodes, h halo nodes, m of them drawn in the step, d width of a layer's input.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 import torch
 
 from farflung.kernels import SparseMatrix
+from farflung.methods.boundary import Draw
 from farflung.nn import Encoder, Gathered, Layer, flat, halo_adjacency, layer_key
+from farflung.nn.adjacency import Aggregation
 from farflung.nn.features import features_as_factor, numpy_dtype
 from farflung.partition import Shard
-from farflung.seeding import derive, generator
+from farflung.seeding import derive
 from farflung.tasks.node_classification import NodeClassification
 from farflung.tasks.node_objective import mask_rows, mask_targets
 from farflung.team import Clock, Message
 from farflung.team.halo import Halo, boundary_arrays
-from farflung.team.rows import senders
 from farflung.trainer import Trainer, TrainerSpec
 
 _LINEAR = ("mean", "gcn")
@@ -38,17 +38,21 @@ class SynchronousTrainer(Trainer):
         self.task = NodeClassification(spec.num_classes, spec.multilabel)
         self.rows = mask_rows(shard, "train")
         self.targets = mask_targets(self.task, shard, self.rows, spec.torch_dtype)
-        self.draw = _Draw(shard, spec)
+        self.draw = Draw(shard, spec.seed, spec.boundary_rate)
         self.first: Gathered = ()
         """What layer 0 gathers; features do not change."""
-        self.matrix = cache(self._matrix)
-        """The aggregation matrix [n, n + h] of a layer without regard to a draw."""
-        self.own: dict[int, torch.Tensor] = {}
-        """Of the step: each layer's input for the inner nodes [n, d], a leaf; from layer 1 on."""
-        self.halo: dict[int, torch.Tensor] = {}
-        """Of the step: each layer's input for the halo [h, d], a leaf; rows that were not drawn are zero."""
+        self.lacking: list[int] = []
+        """Owners whose features did not come, or not in finite numbers."""
+        self.whole: dict[Aggregation, SparseMatrix | None] = {}
+        """Aggregation matrices [n, n + h]."""
+        self.drawn: dict[Aggregation, SparseMatrix] = {}
+        """Of the step: these matrices without halo nodes that were not drawn, [n, n + m]."""
+        self.inputs: dict[int, torch.Tensor] = {}
+        """Of the step: each layer's input from layer 1 on, a leaf; [n + m, d] where it gathers, else [n, d]."""
         self.outputs: dict[int, torch.Tensor] = {}
-        """Of the step: what each layer passes on, with its graph of operations."""
+        """Of the step: what each layer passes on, [n, d], with its graph of operations."""
+        self.awaited: set[tuple[str, int, int]] = set()
+        """Of the step: kind, layer and sender of rows that have to come and have not, or not in finite numbers."""
         self.key, self.of, self.loss = 0, 0, 0.0
 
     def on_hello(self, message: Message) -> Message:
@@ -68,10 +72,11 @@ class SynchronousTrainer(Trainer):
         if layer.aggregation != "none":
             halo = Halo(self.shard, x.shape[1])
             halo.take(message.arrays)
+            self.lacking = halo.unheard
             x, _ = halo.below(x)
         with torch.no_grad():
             factor = features_as_factor(x, self.spec.torch_dtype)
-            self.first = layer.fix(layer.gather(self.matrix(layer.aggregation), factor))
+            self.first = layer.fix(layer.gather(self._whole(layer.aggregation), factor))
         self.clock.worked("gather")
         return Message("take-features")
 
@@ -80,26 +85,24 @@ class SynchronousTrainer(Trainer):
         number = message.scalars["layer"]
         if number == 0:
             self._begin(message)
-        output = self._run(number)
-        self.outputs[number] = output
-        self.own[number + 1] = output.detach().requires_grad_()
-        arrays: dict[str, np.ndarray] = {}
+        self.outputs[number] = self._run(number)
+        rows, arrays = self.outputs[number].detach(), {}
         if self.model.layers[number + 1].aggregation != "none":
-            rows = output.detach().numpy()
             for peer in self.draw.peers:
                 chosen, scale = self.draw.sent(peer)
-                arrays[f"embeddings/{peer}"] = self._scaled(rows[chosen], scale, number + 1)
+                arrays[f"embeddings/{peer}"] = self._scaled(rows.numpy()[chosen], scale, number + 1)
+            self.awaited.update(("embeddings", number + 1, owner) for owner in self.draw.owners)
+            rows = torch.cat([rows, rows.new_zeros(len(self.draw.places), rows.shape[1])])
+        self.inputs[number + 1] = rows.requires_grad_()
         self.clock.worked("layer")
         return Message("forward", {}, arrays)
 
     def on_take_embeddings(self, message: Message) -> Message:
         """Take rows of the halo for a layer's input."""
         number = message.scalars["layer"]
-        width = self.own[number].shape[1]
-        rows = torch.zeros(self.shard.num_halo, width, dtype=self.spec.torch_dtype)
-        for owner in senders(message.arrays):
-            rows[self.draw.received(owner)] = torch.from_numpy(message.arrays[f"embeddings/{owner}"])
-        self.halo[number] = rows.requires_grad_()
+        halo = self.inputs[number].detach()[self.shard.num_inner :]
+        for owner, place in self.draw.slices().items():
+            self._take(message, "embeddings", owner, halo[place])
         return Message("take-embeddings")
 
     def on_backward(self, message: Message) -> Message:
@@ -108,33 +111,42 @@ class SynchronousTrainer(Trainer):
         self._back(number)
         arrays: dict[str, np.ndarray] = {}
         if self.model.layers[number].aggregation != "none":
-            gradient = _gradient(self.halo[number])
-            for owner in self.draw.owners:
-                rows = gradient[self.draw.received(owner)]
-                arrays[f"embedding-gradients/{owner}"] = np.ascontiguousarray(rows.numpy())
+            halo = self._gradient(number)[self.shard.num_inner :].numpy()
+            arrays = {f"embedding-gradients/{owner}": halo[place] for owner, place in self.draw.slices().items()}
+            self.awaited.update(("embedding-gradients", number, peer) for peer in self.draw.peers)
         self.clock.worked("layer")
         return Message("backward", {}, arrays)
 
     def on_take_gradients(self, message: Message) -> Message:
         """Add what peers say of this trainer's rows to the gradient of a layer's input."""
         number = message.scalars["layer"]
-        gradient = _gradient(self.own[number])
-        for peer in senders(message.arrays):
+        gradient = self._gradient(number)
+        for peer in self.draw.peers:
             chosen, scale = self.draw.sent(peer)
-            rows = self._scaled(message.arrays[f"embedding-gradients/{peer}"], scale, number)
-            gradient.index_add_(0, torch.from_numpy(chosen), torch.from_numpy(rows))
-        self.own[number].grad = gradient
+            rows = torch.zeros(len(chosen), gradient.shape[1], dtype=gradient.dtype)
+            self._take(message, "embedding-gradients", peer, rows)
+            scaled = torch.from_numpy(self._scaled(rows.numpy(), scale, number))
+            gradient.index_add_(0, torch.from_numpy(chosen), scaled)
         return Message("take-gradients")
 
     def on_gradients(self, message: Message) -> Message:
-        """Finish the step: the gradient of this trainer's share n_k / n of the loss, and what peers' shares add."""
+        """Finish the step: the gradient of this trainer's share n_k / n of the loss, and what peers' shares add.
+
+        `unsound` names those whose rows did not come, or not in finite numbers: the step is worth nothing then.
+        """
         if len(self.model.layers) == 1:
             self._begin(message)
         self._back(0)
         self.clock.worked("step")
+        unsound = sorted({sender for _, _, sender in self.awaited})
         finite = math.isfinite(self.loss)
-        loss = self.loss if len(self.rows) and finite else None
-        return Message("gradients", {"loss": loss, "finite": finite}, {"gradients": flat.pack_gradients(self.model)})
+        scalars = {
+            "loss": self.loss if len(self.rows) and finite else None,
+            "finite": finite,
+            **({"unsound": unsound} if unsound else {}),
+            **({"lacking": self.lacking} if self.lacking else {}),
+        }
+        return Message("gradients", scalars, {"gradients": flat.pack_gradients(self.model)})
 
     def _begin(self, message: Message) -> None:
         """Begin a step at the weights sent."""
@@ -143,7 +155,7 @@ class SynchronousTrainer(Trainer):
         self.model.zero_grad()
         self.key = derive(self.spec.seed, "dropout", step, self.shard.part)
         self.of, self.loss = message.scalars["of"], 0.0
-        self.own, self.halo, self.outputs = {}, {}, {}
+        self.inputs, self.outputs, self.drawn, self.awaited = {}, {}, {}, set()
         self.draw.anew(step)
 
     def _run(self, number: int) -> torch.Tensor:
@@ -154,18 +166,22 @@ class SynchronousTrainer(Trainer):
     def _gathered(self, number: int, layer: Layer) -> Gathered:
         if number == 0:
             return self.first
-        if layer.aggregation == "none":
-            return layer.gather(None, self.own[number])
-        h = torch.cat([self.own[number], self.halo[number]])
-        return layer.gather(self._matrix_of_step(layer.aggregation), h)
+        return layer.gather(self._matrix(layer.aggregation), self.inputs[number])
 
-    def _matrix_of_step(self, aggregation: str) -> SparseMatrix | None:
-        if self.draw.everything or aggregation in _LINEAR:
-            return self.matrix(aggregation)
-        return self._matrix(aggregation, self.draw.present)
+    def _whole(self, aggregation: Aggregation) -> SparseMatrix | None:
+        if aggregation not in self.whole:
+            self.whole[aggregation] = halo_adjacency(aggregation, self.shard, numpy_dtype(self.spec.torch_dtype))
+        return self.whole[aggregation]
 
-    def _matrix(self, aggregation: str, present: np.ndarray | None = None) -> SparseMatrix | None:
-        return halo_adjacency(aggregation, self.shard, numpy_dtype(self.spec.torch_dtype), present)  # type: ignore[arg-type]
+    def _matrix(self, aggregation: Aggregation) -> SparseMatrix | None:
+        """What a layer above the first gathers with: columns of the halo are those drawn, their entries unchanged."""
+        whole = self._whole(aggregation)
+        if whole is None or self.draw.everything:
+            return whole
+        if aggregation not in self.drawn:
+            inner = self.shard.num_inner
+            self.drawn[aggregation] = whole.columns(np.concatenate([np.arange(inner), inner + self.draw.places]))
+        return self.drawn[aggregation]
 
     def _back(self, number: int) -> None:
         """From the gradient of a layer's output to those of its weights and inputs."""
@@ -176,69 +192,25 @@ class SynchronousTrainer(Trainer):
                 loss.backward()
                 self.loss = loss.item()
             return
-        gradient = self.own[number + 1].grad
-        if gradient is not None:
-            self.outputs.pop(number).backward(gradient)
+        output = self.outputs.pop(number)
+        output.backward(self._gradient(number + 1)[: self.shard.num_inner])
+
+    def _gradient(self, number: int) -> torch.Tensor:
+        """The gradient of a layer's input as it stands; zero before anything came of it."""
+        leaf = self.inputs[number]
+        if leaf.grad is None:
+            leaf.grad = torch.zeros_like(leaf)
+        return leaf.grad
+
+    def _take(self, message: Message, kind: str, sender: int, into: torch.Tensor) -> None:
+        """Copy the rows that `sender` sent; those of another shape, or not finite, are left out and still awaited."""
+        rows = message.arrays.get(f"{kind}/{sender}")
+        if rows is not None and rows.shape == tuple(into.shape) and np.isfinite(rows).all():
+            into.copy_(torch.from_numpy(rows))
+            self.awaited.discard((kind, message.scalars["layer"], sender))
 
     def _scaled(self, rows: np.ndarray, scale: float, layer: int) -> np.ndarray:
         """Rows for, or gradients from, a peer: scaled up where drawn rows stand for all of a boundary."""
         if scale == 1 or self.model.layers[layer].aggregation not in _LINEAR:
-            return np.ascontiguousarray(rows)
+            return rows
         return rows * rows.dtype.type(scale)
-
-
-class _Draw:
-    """Which rows of each boundary cross the network in a step: both ends draw the same, so no ids are sent."""
-
-    def __init__(self, shard: Shard, spec: TrainerSpec) -> None:
-        self._shard, self._seed, self._rate = shard, spec.seed, spec.boundary_rate
-        counts = np.diff(shard.boundary_ptr)
-        self.peers = np.flatnonzero(counts).tolist()
-        """Who has rows of this trainer in the halo."""
-        self.owners = np.flatnonzero(np.diff(shard.halo_ptr)).tolist()
-        """Whose rows are in the halo."""
-        self.everything = spec.boundary_rate == 1
-        self._step = 0
-        self._drawn: dict[tuple[int, int], np.ndarray] = {}
-        """Of the step, by sender and receiver."""
-
-    def anew(self, step: int) -> None:
-        """Draw for a step."""
-        self._step = step
-        if not self.everything:
-            self._drawn.clear()
-
-    def sent(self, peer: int) -> tuple[np.ndarray, float]:
-        """Inner nodes whose rows go to `peer`, int64, and how many rows of the boundary each stands for."""
-        boundary = self._shard.boundary_for(peer)
-        drawn = self._rows(self._shard.part, peer, len(boundary))
-        return boundary[drawn], len(boundary) / len(drawn)
-
-    def received(self, owner: int) -> np.ndarray:
-        """Places in the halo (0..h-1) whose rows come from `owner`, int64."""
-        place = self._shard.halo_of(owner)
-        return place.start + self._rows(owner, self._shard.part, place.stop - place.start)
-
-    @property
-    def present(self) -> np.ndarray:
-        """bool [n + h]: nodes whose rows are here."""
-        there = np.zeros(self._shard.num_inner + self._shard.num_halo, dtype=bool)
-        there[: self._shard.num_inner] = True
-        for owner in self.owners:
-            there[self._shard.num_inner + self.received(owner)] = True
-        return there
-
-    def _rows(self, sender: int, receiver: int, count: int) -> np.ndarray:
-        """Which of a boundary's `count` rows are drawn, ascending, int64 [ceil(p count)]."""
-        pair = sender, receiver
-        if pair not in self._drawn and self.everything:
-            self._drawn[pair] = np.arange(count)
-        elif pair not in self._drawn:
-            rng = generator(self._seed, "boundary", self._step, *pair)
-            drawn = rng.choice(count, size=math.ceil(self._rate * count), replace=False, shuffle=False)
-            self._drawn[pair] = np.sort(drawn)
-        return self._drawn[pair]
-
-
-def _gradient(leaf: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad

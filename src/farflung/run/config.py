@@ -387,7 +387,10 @@ def _check_together(config: RunConfig, paths: Sequence[str]) -> None:
     if config.model.encoder == "mlp" and config.sample.fanouts is not None:
         only_with["sample.fanouts"] = ("model.encoder", "gcn, sage or gat")
     if config.model.encoder == "mlp":
-        only_with |= dict.fromkeys(("model.first", "train.wire"), ("model.encoder", "gcn, sage or gat"))
+        unread = ("model.first", "train.wire", "train.boundary_rate")
+        only_with |= dict.fromkeys(unread, ("model.encoder", "gcn, sage or gat"))
+    elif config.model.layers == 1:  # features cross once, embeddings never
+        only_with["train.boundary_rate"] = ("model.layers", "2 or more")
     if config.sample.fanouts is None:
         only_with["sample.replace"] = ("sample.fanouts", "10,25 or the like")
     if config.optim.clip is None:
