@@ -16,7 +16,8 @@ from farflung.graph import Graph, choose_split
 from farflung.nn import ModelConfig, build_encoder, flat, graph_adjacency
 from farflung.nn.config import Facts
 from farflung.nn.inference import Inference
-from farflung.nn.pyg_conv import PyGConv, check_one_hop
+from farflung.nn.pyg_check import check_one_hop
+from farflung.nn.pyg_conv import PyGConv
 
 CONVS: dict[str, dict[str, object]] = {
     "SAGEConv": {"aggr": "max"},
@@ -74,7 +75,7 @@ def test_it_is_what_pyg_computes_on_the_whole_graph(name: str) -> None:
     h = x
     with torch.no_grad():
         for layer in encoder.layers:
-            takes = layer.conv._takes
+            takes = layer.conv.takes
             options = {k: torch.from_numpy(v.astype(np.float64)) for k, v in given.items() if k in takes}  # type: ignore[union-attr]
             if name == "GCNConv":
                 loops = ends[0] == ends[1]  # ours has loops of weight 1 in place of the graph's

@@ -12,7 +12,6 @@ from farflung.errors import InputError
 NATIVE = ("gcn", "sage", "gat", "mlp")
 """Encoders that are written here; other names are classes of PyG."""
 
-
 PYG_MODELS = ("GraphSAGE", "GCN", "GAT", "GIN", "PNA", "EdgeCNN")
 """Whole models of PyG."""
 
@@ -51,12 +50,19 @@ class ModelConfig(BaseModel):
     conv: Annotated[dict[str, Any], BeforeValidator(_parsed)] = Field(
         {}, description='further arguments of a convolution or model of PyG, as JSON: {"aggr": "max"}'
     )
+    module: str | None = Field(
+        None,
+        description="package.module:function(features, outputs) that builds a model of PyG, in place of an encoder",
+    )
     layers: int = Field(2, ge=1, le=16, description="number of layers (1..16)")
     hidden: int = Field(256, ge=1, le=65536, description="width of hidden layers (1..65536)")
     norm: Literal["layer", "none"] = Field("layer", description="normalisation after each hidden convolution")
     activation: Literal["relu", "prelu", "elu", "gelu"] = Field("relu", description="after each hidden layer")
     attention_heads: int = Field(
-        8, ge=1, le=256, description="gat: attention heads of each layer (1..256); they share the hidden width"
+        8,
+        ge=1,
+        le=256,
+        description="gat and PyG's like it: attention heads of each layer (1..256); they share the hidden width",
     )
     first: Literal["conv", "mlp"] = Field(
         "conv",
@@ -72,7 +78,12 @@ class ModelConfig(BaseModel):
     @property
     def is_pyg_model(self) -> bool:
         """Whether the encoder is a whole model of PyG, not a convolution."""
-        return self.encoder in PYG_MODELS
+        return self.module is not None or self.encoder in PYG_MODELS
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the encoder is written here."""
+        return self.module is None and self.encoder in NATIVE
 
     @model_validator(mode="after")
     def _encoder_is_known(self) -> Self:

@@ -7,7 +7,7 @@ destinations' rows. What a node gets must therefore depend on its own in-edges a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from farflung.kernels import Neighbours, SparseMatrix, dropped
 from farflung.kernels.operand import Operand, referenced
 from farflung.nn.config import Facts, ModelConfig
 from farflung.nn.convs import Conv, Factor, Gathered
+from farflung.nn.pyg_check import check_module
 from farflung.seeding import derive, torch_seed
 
 EXAMPLES = (
@@ -34,16 +35,9 @@ EXAMPLES = (
     "TransformerConv",
     "GraphConv",
 )
-_COUPLING = (
-    "BatchNorm",
-    "InstanceNorm",
-    "GraphNorm",
-    "PairNorm",
-    "DiffGroupNorm",
-    "GraphSizeNorm",
-    "MeanSubtractionNorm",
-)
-"""Normalisations over many nodes: what they do depends on how the graph is cut."""
+_SET = ("in_channels", "out_channels", "nn", "concat", "deg", "edge_dim", "in_edge_channels")
+"""Arguments that widths, graph and place in the encoder determine."""
+_NEED_ATTRIBUTES = ("GINEConv", "NNConv")
 
 
 class PyGConv(Conv):
@@ -57,11 +51,22 @@ class PyGConv(Conv):
     linear = False
     multiplies_first = False
 
-    def __init__(self, conv: MessagePassing, in_features: int, out_features: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        conv: MessagePassing,
+        in_features: int,
+        out_features: int,
+        dropout: float = 0.0,
+        without: Collection[str] = (),
+    ) -> None:
+        """`without`: what `conv` is not given although it takes it, `edge_weight` or `edge_attr`."""
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.dropout = in_features, out_features, dropout
         self.conv = conv
-        self._takes = set(inspect.signature(conv.forward).parameters)
+        self.takes = {"edge_weight", "edge_attr"} & set(inspect.signature(conv.forward).parameters) - set(without)
+        """What it is given of the edges, where they have it."""
+        if any(getattr(conv, name, 0) is None for name in ("edge_dim", "in_edge_channels")):  # made for no attributes
+            self.takes.discard("edge_attr")
         self._normalised = isinstance(conv, torch_geometric.nn.GCNConv) and conv.normalize
         self.aggregation = "gcn" if self._normalised else "edges"
 
@@ -84,14 +89,14 @@ class PyGConv(Conv):
         degrees = np.diff(edges.pattern.indptr)
         ends = np.stack([edges.pattern.indices.astype(np.int64), np.repeat(operand.own, degrees)])
         options: dict[str, torch.Tensor] = {}
-        if "edge_weight" in self._takes:
+        if "edge_weight" in self.takes:
             options["edge_weight"] = torch.from_numpy(edges.values)
-        if "edge_attr" in self._takes and edges.attr is not None:
+        if "edge_attr" in self.takes and edges.attr is not None:
             options["edge_attr"] = torch.from_numpy(np.ascontiguousarray(edges.attr))
-        out = self._run(operand.factor, torch.from_numpy(ends), options, key)
+        out = self.run(operand.factor, torch.from_numpy(ends), options, key)
         return out[torch.from_numpy(operand.own)]
 
-    def _run(
+    def run(
         self, x: torch.Tensor, edge_index: torch.Tensor, options: Mapping[str, torch.Tensor], key: int | None
     ) -> torch.Tensor:
         """The module on a square graph; `key` seeds what it draws itself (attention dropout), None: evaluation."""
@@ -120,17 +125,23 @@ def named_conv(config: ModelConfig, before: int, after: int, scores: bool, facts
     """The convolution that `config.encoder` names, with the further arguments of `config.conv`.
 
     `scores`: it gives class scores, for which attention heads are averaged. GIN's get an MLP of one hidden layer, PNA
-    all its aggregators and scalers. Raises InputError where the arguments do not fit.
+    its usual aggregators and scalers. Raises InputError where the arguments do not fit.
     """
     kind: type[MessagePassing] = getattr(torch_geometric.nn, config.encoder)
     known = set(inspect.signature(kind.__init__).parameters)
     has_edges = facts.edge_features > 0
+    _check_arguments(config)
+    if config.encoder in _NEED_ATTRIBUTES and not has_edges:
+        raise InputError(f"{config.encoder} needs edge attributes, and the graph has none: choose GINConv or another")
     arguments: dict[str, Any] = {}
-    if "nn" in known:
-        arguments["nn"] = nn.Sequential(nn.Linear(before, after), nn.ReLU(), nn.Linear(after, after))
-    else:
+    if "in_channels" in known or "nn" not in known:
         arguments |= {"in_channels": before, "out_channels": after}
-    if {"heads", "concat"} <= known:
+    if config.encoder == "NNConv":
+        arguments["nn"] = nn.Linear(facts.edge_features, before * after)
+    elif "in_channels" not in arguments:
+        wide = 2 * before if config.encoder == "EdgeConv" else before
+        arguments["nn"] = nn.Sequential(nn.Linear(wide, after), nn.ReLU(), nn.Linear(after, after))
+    if shares_heads(config.encoder):
         width = after if scores else _share(after, config.attention_heads)
         arguments |= {"heads": config.attention_heads, "concat": not scores, "out_channels": width}
     if "deg" in known:
@@ -140,17 +151,43 @@ def named_conv(config: ModelConfig, before: int, after: int, scores: bool, facts
             "deg": torch.tensor(facts.degrees or (0, 1)),
         }
     arguments |= {name: facts.edge_features for name in ("edge_dim", "in_edge_channels") if name in known and has_edges}
-    try:
-        conv = kind(**{**arguments, **config.conv})
-    except (TypeError, ValueError, AssertionError) as error:
-        raise InputError(
-            f"option 'model.conv': {config.encoder} cannot be made with {dict(config.conv)} ({error}): see its "
-            "documentation in PyG for the arguments"
-        ) from None
-    if config.encoder == "GINEConv" and not has_edges:
-        raise InputError("GINEConv needs edge attributes, and the graph has none: choose GINConv")
+    conv = made(kind, config, **{**arguments, **config.conv})
     check_module(conv)
     return PyGConv(conv, before, after, config.dropout)
+
+
+def made(kind: type, config: ModelConfig, *places: Any, **arguments: Any) -> Any:
+    """An object of class `kind`. Raises InputError that quotes `config.conv` where it cannot be made."""
+    try:
+        return kind(*places, **arguments)
+    except (TypeError, ValueError, AssertionError, AttributeError) as error:
+        raise InputError(
+            f"option 'model.conv': {config.encoder} cannot be made with {dict(config.conv)} ({one_line(error)}): see "
+            "its documentation in PyG for the arguments"
+        ) from None
+
+
+def one_line(error: Exception, room: int = 160) -> str:
+    """What an error of PyG says, in at most `room` characters of one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= room else f"{text[: room - 1]}…"
+
+
+def shares_heads(name: str) -> bool:
+    """Whether the encoder is a convolution of PyG whose attention heads stand side by side."""
+    kind = getattr(torch_geometric.nn, name, None)
+    if not inspect.isclass(kind) or not issubclass(kind, MessagePassing):
+        return False
+    return {"heads", "concat"} <= set(inspect.signature(kind.__init__).parameters)
+
+
+def _check_arguments(config: ModelConfig) -> None:
+    """Raise InputError where `config.conv` sets what other options or the graph set."""
+    for name in config.conv:
+        if name == "heads" and shares_heads(config.encoder):
+            raise InputError("option 'model.conv' cannot set heads: use model.attention_heads")
+        if name in _SET:
+            raise InputError(f"option 'model.conv' cannot set {name}: it follows from the graph and model.hidden")
 
 
 def _share(width: int, heads: int) -> int:
@@ -171,50 +208,3 @@ def check_name(name: str, others: tuple[str, ...]) -> None:
         f"unknown encoder '{name}'{did_you_mean(name, known)}: choose from {', '.join(others)}, or name a "
         f"convolution of PyG, such as {', '.join(EXAMPLES)}"
     )
-
-
-def check_module(module: nn.Module) -> None:
-    """Raise InputError, by name, for what makes a node's row depend on more than its in-edges and their ends."""
-    for part in module.modules():
-        name = type(part).__name__
-        graph_wide = isinstance(part, torch_geometric.nn.LayerNorm) and part.mode == "graph"
-        if graph_wide or any(name.startswith(word) for word in _COUPLING):
-            what = "LayerNorm with mode='graph'" if graph_wide else name
-            raise InputError(
-                f"{what} normalises over all nodes at once, which no part has: use LayerNorm with mode='node'"
-            )
-        if isinstance(part, torch_geometric.nn.GCNConv):
-            for option in ("improved", "cached"):
-                if getattr(part, option):
-                    raise InputError(f"GCNConv with {option}=True cannot be trained in parts: leave it out")
-            if part.normalize and not part.add_self_loops:
-                raise InputError("GCNConv with add_self_loops=False cannot be trained in parts: leave it out")
-
-
-@torch.no_grad()
-def check_one_hop(conv: PyGConv, facts: Facts, dtype: torch.dtype) -> None:
-    """Raise InputError where a node's row depends on edges that do not end in it: parts do not have them.
-
-    It is tried out: on a small graph, with all edges and with those into one node alone.
-    """
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.normal(size=(5, conv.in_features))).to(dtype)
-    ends = torch.tensor([[0, 1, 0, 2, 3, 4], [1, 2, 3, 3, 2, 0]])
-    into = ends[1] == 3
-    attr = torch.from_numpy(rng.normal(size=(6, max(1, facts.edge_features)))).to(dtype)
-    weight = torch.from_numpy(rng.uniform(0.5, 1, size=6)).to(dtype)
-    name = type(conv.conv).__name__
-    found = []
-    for kept in (torch.ones(6, dtype=torch.bool), into):
-        options = {"edge_weight": weight[kept]} if "edge_weight" in conv._takes else {}
-        if "edge_attr" in conv._takes and facts.edge_features:
-            options["edge_attr"] = attr[kept]
-        try:
-            found.append(conv._run(x, ends[:, kept], options, None)[3])
-        except (TypeError, RuntimeError, AssertionError, ValueError, AttributeError) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"{name} cannot run on node features and edges alone ({reason}): choose another") from None
-    if not torch.allclose(found[0], found[1], rtol=1e-3, atol=1e-5):
-        raise InputError(
-            f"{name} looks further than one hop, and a part has only the in-edges of its own nodes: choose another"
-        )

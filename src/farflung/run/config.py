@@ -247,6 +247,9 @@ def resolve(given: Mapping[str, Any], *, file: Mapping[str, Any] | None = None) 
         )
     task = by_hand.get("task") or from_file.get("task")
     base = base_options(method, None if task is None else str(task))
+    module = by_hand.get("model.module") or from_file.get("model.module")
+    if module is not None:
+        base |= _options_of_builder(str(module))
     config = _validated(_nest({**base, **from_file, **by_hand}))
     plain = flatten(_validated(_nest({**base, "graph": config.graph})).dump())
     differs = {path for path, value in flatten(config.dump()).items() if value != plain[path]}
@@ -265,6 +268,13 @@ def resolve(given: Mapping[str, Any], *, file: Mapping[str, Any] | None = None) 
             "drop it, train.time_limit ends the run"
         )
     return config
+
+
+def _options_of_builder(name: str) -> dict[str, Any]:
+    """Options of the model that the function `name` builds, by dotted path."""
+    from farflung.nn.pyg_model import options_of_builder  # PyG takes seconds to import
+
+    return {f"model.{option}": value for option, value in options_of_builder(name).items()}
 
 
 def check_used(method: str, paths: Sequence[str]) -> None:
@@ -359,11 +369,28 @@ _ONLY_WITH: dict[str, tuple[str, str]] = {
     "train.outer_lr": ("train.aggregation", "nesterov"),
     "train.outer_momentum": ("train.aggregation", "nesterov"),
     "links.pool": ("links.negatives", "global"),
-    "model.attention_heads": ("model.encoder", "gat"),
 }
 """Options that act only where another one has a certain value."""
+_HEADS = ("model.encoder", "gat, GATConv or the like")
 _ONLY_WITH_AVERAGES = ("train.interval", "train.aggregation")
 """Those that in lazy training act only where weights are averaged, or the first one between evaluations."""
+
+
+def _only_with_encoder(model: ModelConfig) -> dict[str, tuple[str, str]]:
+    """Options of the model that its encoder leaves without effect, as in `_ONLY_WITH`."""
+    if model.module is not None:
+        others = [path for path in OPTIONS if path.startswith("model.") and path != "model.module"]
+        return dict.fromkeys(others, ("model.module", "null"))
+    if model.is_pyg_model:
+        given = ["model.activation"] if "act" in model.conv else []
+        layers = [f"model.{name}" for name in ("norm", "first", "residual", "attention_heads")]
+        return dict.fromkeys([*layers, *given], ("model.encoder", "sage, SAGEConv or the like"))
+    if model.is_native:
+        only = dict.fromkeys(["model.conv"], ("model.encoder", "a class of PyG, such as SAGEConv"))
+        return only if model.encoder == "gat" else only | dict.fromkeys(["model.attention_heads"], _HEADS)
+    from farflung.nn.pyg_conv import shares_heads  # PyG takes seconds to import
+
+    return {} if shares_heads(model.encoder) else dict.fromkeys(["model.attention_heads"], _HEADS)
 
 
 def _check_evaluated(config: RunConfig) -> None:
@@ -395,6 +422,7 @@ def _check_together(config: RunConfig, paths: Sequence[str]) -> None:
         only_with["sample.replace"] = ("sample.fanouts", "10,25 or the like")
     if config.optim.clip is None:
         only_with["optim.clip_from"] = ("optim.clip", "1.0 or the like")
+    only_with |= _only_with_encoder(config.model)
     for path in paths:
         other, needed = only_with.get(path, (path, values[path]))
         if values[other] != needed:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from farflung.errors import InputError
 from farflung.graph import Graph
@@ -91,6 +92,23 @@ class SavedRun:
                 return self._apart().embed(self.weights)
             rows = evaluator_for(self.graph, self._spec(self.graph), self.links).embeddings(self.weights)
         return Embeddings(self.graph.original_ids, rows)
+
+    def module(self) -> nn.Module:
+        """The trained model as a module of PyG, of the class that the encoder names, for evaluation.
+
+        Raises InputError where the encoder is none of PyG's models.
+        """
+        model = self.config.model
+        if not model.is_pyg_model:
+            raise InputError(f"encoder '{model.encoder}' is no model of PyG: choose GraphSAGE, say, or use run.model")
+        from farflung.nn.pyg_model import build_model, give_back  # PyG takes seconds to import
+
+        spec = self.spec if self.graph is None else self._spec(self.graph)
+        assert spec is not None
+        outputs = spec.num_classes if spec.task == "node-classification" else model.hidden
+        module = build_model(model, spec.num_features, outputs, spec.facts).to(spec.torch_dtype).eval()
+        give_back(self.weights, module)
+        return module
 
     def _spec(self, graph: Graph) -> TrainerSpec:
         return trainer_spec(self.config, graph, self.links)

@@ -7,7 +7,7 @@ import numpy as np
 from farflung.graph import Graph
 from farflung.graph.links import LinkSplit
 from farflung.methods.presets import preset
-from farflung.nn.config import NATIVE, Facts
+from farflung.nn.config import Facts
 from farflung.nn.model import encoder_of
 from farflung.run.config import RunConfig
 from farflung.trainer import TrainerSpec
@@ -37,18 +37,17 @@ def trainer_spec(config: RunConfig, graph: Graph, links: LinkSplit | None = None
         boundary_rate=config.train.boundary_rate,
         num_relations=1 + max(0 if some is None else int(some.max(initial=0)) for some in types),
     )
-    if config.model.encoder not in NATIVE:
-        from farflung.nn.pyg_conv import PyGConv, check_one_hop  # PyG takes seconds to import
+    if not config.model.is_native:
+        from farflung.nn.pyg_check import check_layer  # PyG takes seconds to import
 
         for layer in encoder_of(spec.build_model()).layers:
-            if isinstance(layer.conv, PyGConv):
-                check_one_hop(layer.conv, spec.facts, spec.torch_dtype)
+            check_layer(layer, spec.facts, spec.torch_dtype)
     return spec
 
 
 def _facts(config: RunConfig, graph: Graph) -> Facts:
     """What convolutions of PyG must know of the whole graph."""
-    if config.model.encoder in NATIVE:
+    if config.model.is_native:
         return Facts()
     degrees = np.bincount(np.diff(graph.indptr)).tolist() if config.model.encoder.startswith("PNA") else ()
     return Facts(edge_features=0 if graph.edge_attr is None else graph.edge_attr.shape[1], degrees=tuple(degrees))

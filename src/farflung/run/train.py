@@ -23,6 +23,7 @@ from farflung.graph.store import save_graph
 from farflung.methods import inference
 from farflung.methods.base import Journal, Keeper, Round, Setting, Weights
 from farflung.methods.presets import preset
+from farflung.nn.decoders import LinkModel
 from farflung.nn.flat import pack_state
 from farflung.nn.model import Model
 from farflung.partition import Partition
@@ -91,17 +92,7 @@ class Run:
 
         Raises InputError where the encoder is none of PyG's models.
         """
-        if not self.config.model.is_pyg_model:
-            raise InputError(
-                f"encoder '{self.config.model.encoder}' is no model of PyG: choose GraphSAGE, say, or use run.model"
-            )
-        from farflung.nn.pyg_model import build_model, give_back  # PyG takes seconds to import
-
-        facts = trainer_spec(self.config, self.graph, self.links).facts
-        module = build_model(self.config.model, self.graph.num_features, self.graph.num_classes, facts)
-        module = module.to(next(self.model.parameters()).dtype).eval()
-        give_back(self.model.state_dict(), module)
-        return module
+        return self._trained.module()
 
     @property
     def _trained(self) -> SavedRun:
@@ -114,7 +105,7 @@ def train(
     out: str | Path | None = None,
     journal: Journal | None = None,
     overwrite: bool = False,
-    model: nn.Module | Mapping[str, Any] | None = None,
+    model: nn.Module | str | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Run:
     """Train a model.
@@ -125,7 +116,8 @@ def train(
         journal: told of every round as it ends.
         overwrite: replace an earlier run in `out`.
         model: one of PyG's models (`GraphSAGE`, `GCN`, `GAT`, `GIN`, `PNA`, `EdgeCNN`): training begins with its
-            weights, and in the end it holds the trained ones. Or a mapping of options, as `model.*`.
+            weights, and in the end it holds the trained ones. Or `module:function`, a function of the numbers of
+            features and outputs that builds such a model. Or a mapping of options, as `model.*`.
         options: as on the command line, by short or dotted name: `method="super-tma"`, `parts=4`,
             `encoder="gcn"`, `interval="10steps"`, `**{"partition.seed": 7}`.
 
@@ -137,10 +129,12 @@ def train(
     name = str(graph) if given is None else _name_of(given)
     initial = None
     if isinstance(model, nn.Module):
-        from farflung.nn.pyg_model import describe, encoder_around, give_back  # PyG takes seconds to import
+        from farflung.nn.pyg_model import describe, give_back, weights_of  # PyG takes seconds to import
 
-        options = {**{f"model.{option}": value for option, value in describe(model).items()}, **options}
-        initial = dict(encoder_around(model).state_dict())
+        options = {**_seen_in(describe(model), options), **options}
+        initial = weights_of(model)
+    elif isinstance(model, str):
+        options = {**options, "model.module": model}
     elif model is not None:
         options = {**options, "model": model}
     by_hand = flatten({**options, "graph": name})
@@ -156,6 +150,17 @@ def train(
     if isinstance(model, nn.Module):
         give_back(run.model.state_dict(), model)
     return run
+
+
+def _seen_in(described: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model that was handed in was made with, as options. Raises InputError where `options` set it too."""
+    seen = {f"model.{name}": value for name, value in described.items()}
+    for path, value in flatten(options).items():
+        if path in seen:
+            raise InputError(
+                f"option '{path}' cannot be '{value}' beside the model that is handed in: build the model with it"
+            )
+    return seen
 
 
 def _name_of(given: Graph | Partition) -> str:
@@ -382,6 +387,9 @@ def _folder_of(given: Graph | Partition) -> Path | None:
 
 def start_from(model: Model, weights: Weights) -> None:
     """Set a model's weights; heads that lazy training adds keep theirs. Raises InputError where they do not fit."""
+    if isinstance(model, LinkModel) and not any(name.startswith("encoder.") for name in weights):
+        start_from(model.encoder, weights)  # a model that was handed in has no decoder
+        return
     own = {name: value for name, value in model.state_dict().items() if name in weights or ".head." not in name}
     for name in [*own, *weights]:
         shapes = [None if name not in one else tuple(one[name].shape) for one in (weights, own)]
