@@ -120,3 +120,24 @@ def test_new_parts_are_inferred_on() -> None:
     central = rig(digits(), "tma", encoder="sage", steps=12, interval=3, redeal=1, dtype="float64").train()
     assert [record.val for record in run.train().history] == [record.val for record in central.history]
     assert torch.isfinite(torch.from_numpy(run.vector())).all()
+
+
+def test_features_are_sent_once_though_an_owner_is_gone() -> None:
+    run = rig(digits(), "tma", parts=3, encoder="sage", faults="kill:1@0-9", deadline=9.0, steps=9, interval=3,
+              evaluation="exchange").train()  # fmt: skip
+    table = run.ledger.table()
+    sent = [int(table["bytes"][(table["kind"] == "evaluation") & (table["round"] == r)].sum()) for r in range(3)]
+    assert sent[0] > sent[1] == sent[2]
+
+
+def test_counts_that_are_no_numbers_are_left_out() -> None:
+    graph = blocks(classes=2)
+    run = rig(graph, "tma", parts=3, encoder="sage", faults="nan:1@1", steps=9, interval=3, evaluation="exchange")
+    run.train()
+    assert [record.val["roc_auc"] is not None for record in run.history] == [True] * 3  # type: ignore[index]
+
+
+def test_one_that_was_late_for_the_weights_is_not_counted() -> None:
+    run = rig(digits(), "tma", parts=3, encoder="sage", faults="delay:1@0=inf", deadline=9.0, steps=9, interval=3,
+              evaluation="exchange").train()  # fmt: skip
+    assert [record.val["accuracy"] is not None for record in run.history] == [True] * 3  # type: ignore[index]

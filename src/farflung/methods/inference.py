@@ -19,15 +19,16 @@ from farflung.team import Message, Reply, Team, require_some
 
 def infer(
     team: Team, model: Model, weights: np.ndarray, layers: int | None = None, deadline: float | None = None
-) -> None:
+) -> list[int]:
     """Let every trainer embed its inner nodes by the first `layers` layers (None: all) with a flat weight vector [P].
 
-    The rows stay with their owners. Raises AllTrainersLostError where nobody is there.
+    The rows stay with their owners. Returns the trainers that took the weights. Raises AllTrainersLostError where
+    nobody is there.
     """
     stack: Sequence[Layer] = encoder_of(model).layers[:layers]
     begun = require_some(team.broadcast(Message("infer-begin", {}, {"evaluation": weights}), deadline), "inference")
     here = [reply.trainer for reply in begun]
-    lacking = [reply.trainer for reply in begun if reply.scalars["missing"]]
+    lacking = [reply.trainer for reply in begun if set(reply.scalars["missing"]) & set(here)]
     for number, layer in enumerate(stack):
         go_on = Message("infer-layer", {"layer": number})
         if layer.aggregation == "none" or (number == 0 and not lacking):
@@ -35,6 +36,7 @@ def infer(
         else:
             send = Message("infer-boundary", {"to": lacking} if number == 0 else {})
             team.exchange(dict.fromkeys(here, send), dict.fromkeys(here, go_on), deadline)
+    return here
 
 
 def evaluate(
@@ -42,10 +44,11 @@ def evaluate(
 ) -> dict[str, dict[str, float | None]]:
     """Metrics of class scores by mask (`train`, `val`, `test`), over the nodes of the trainers that answered.
 
-    All None where a score is not finite. Raises AllTrainersLostError where nobody is there.
+    All None where a score is not finite; counts that are no numbers are left out. Raises AllTrainersLostError where
+    nobody is there.
     """
-    infer(team, model, weights, deadline=deadline)
-    replies = team.broadcast(Message("infer-count", {"masks": list(masks)}), deadline)
+    here = infer(team, model, weights, deadline=deadline)
+    replies = team.call(dict.fromkeys(here, Message("infer-count", {"masks": list(masks)})), deadline)
     counted = require_some(replies, "metrics")
     if not all(reply.scalars["finite"] for reply in counted):
         return {mask: dict.fromkeys(counted[0].scalars["names"]) for mask in masks}
@@ -55,10 +58,11 @@ def evaluate(
 def _states(replies: Sequence[Reply], mask: str) -> list[Mapping[str, np.ndarray]]:
     """What trainers counted of a mask."""
     begin = f"metrics/{mask}/"
-    return [
+    states = [
         {name.removeprefix(begin): value for name, value in reply.arrays.items() if name.startswith(begin)}
         for reply in replies
     ]
+    return [state for state in states if all(np.isfinite(counts).all() for counts in state.values())]
 
 
 def rows_of_parts(team: Team, deadline: float | None = None) -> dict[int, np.ndarray]:
