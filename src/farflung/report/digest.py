@@ -256,7 +256,7 @@ def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Options by dotted path, as text; unset ones are `-`."""
     flat: dict[str, str] = {}
     for name, value in config.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and not prefix:  # deeper ones are the value of one option
             flat.update(flat_options(value, f"{prefix}{name}."))
         elif isinstance(value, list):
             flat[f"{prefix}{name}"] = ",".join(str(item) for item in value)
