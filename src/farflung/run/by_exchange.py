@@ -11,7 +11,7 @@ import numpy as np
 
 from farflung.errors import FarflungError
 from farflung.methods import inference
-from farflung.nn.flat import pack_state
+from farflung.nn.flat import pack
 from farflung.nn.model import encoder_of
 from farflung.partition import Shard
 from farflung.run.evaluator import Metrics, Weights
@@ -32,11 +32,11 @@ class PartsEvaluator:
 
     def metrics(self, weights: Weights, *masks: str) -> dict[str, Metrics]:
         """Metrics by mask (`train`, `val`, `test`); None where a set is empty."""
-        return dict(inference.evaluate(self._team, self._model, pack_state(weights), masks))
+        return dict(inference.evaluate(self._team, self._model, self._packed(weights), masks))
 
     def predict(self, weights: Weights) -> Predictions:
         """Predictions for every node, in the order of the graph."""
-        inference.infer(self._team, self._model, pack_state(weights))
+        inference.infer(self._team, self._model, self._packed(weights))
         first = self._shards[0]
         multilabel = first.y is not None and first.y.ndim == 2
         return of_logits(self._ids(), self._rows(), first.info.class_names, multilabel)
@@ -45,8 +45,13 @@ class PartsEvaluator:
         """Embeddings of every node, in the order of the graph: what classes or links are scored from."""
         layers = len(encoder_of(self._model).layers)
         depth = layers if self._model is not encoder_of(self._model) else max(1, layers - 1)
-        inference.infer(self._team, self._model, pack_state(weights), depth)
+        inference.infer(self._team, self._model, self._packed(weights), depth)
         return Embeddings(self._ids(), self._rows())
+
+    def _packed(self, weights: Weights) -> np.ndarray:
+        """Weights in the order of the model, [P]: a file has an order of its own."""
+        self._model.load_state_dict(dict(weights))
+        return pack(self._model)
 
     def _rows(self) -> np.ndarray:
         """Every node's row after inference, [N, d]."""
