@@ -7,7 +7,8 @@ The graph is a block model with Reddit's 232,965 nodes, 602 features and 41 clas
 degree is such that with 4 random parts 73 to 75 % of all nodes are in each part's halo. Every method is trained for 2
 and for 4 rounds (lazy training: of each layer). By the ledger every round of a phase must take the same bytes, 4 rounds
 must add to 2 what 2 add, and both must equal the closed formulas of docs/methods.md to the byte; on that ground the
-ledger is extended to 400 steps (lazy: 200 per layer).
+ledger is extended: to 400 steps, lazy training to 400 of each layer, which is what the published bytes fit; and, for
+ratios at equal optimisation, lazy training to 200 of each layer, as many steps in all as the others make.
 
 It is counted as the authors of arXiv 2302.13053 do: per worker, sent plus received, without the initial and the best
 model's broadcasts. This checks that ledger and formulas are consistent with their figures; it does not reproduce them:
@@ -51,7 +52,8 @@ PUBLISHED = {
 }
 """Bytes per worker on Reddit, arXiv 2302.13053."""
 AVERAGED = "retexo, averaged every 20 steps, int8"
-INTERVAL = 20
+INTERVAL, SHORT_INTERVAL = 20, 2
+"""Steps between averagings: of the training that the ledger is extended to, and here, where a round sends the same."""
 LEAST_RATIO = 700.0
 """Of synchronous to `AVERAGED`, that has to be there."""
 
@@ -74,18 +76,21 @@ class Case:
             "encoder": self.encoder, "layers": 2, "hidden": HIDDEN, "split": SPLIT, "keep": "last", "dropout": 0.0,
         }  # fmt: skip
         if self.method == AVERAGED:
-            each = {"lazy": "weights", "interval": f"{INTERVAL}steps", "wire": "int8"}
-            return {**common, "method": "retexo", "steps": 2 * INTERVAL * rounds, **each}
+            each = {"lazy": "weights", "interval": f"{SHORT_INTERVAL}steps", "wire": "int8"}
+            return {**common, "method": "retexo", "steps": 2 * SHORT_INTERVAL * rounds, **each}
         if self.lazy:
             return {**common, "method": "retexo", "steps": 2 * rounds}
         return {**common, "method": self.method, "steps": rounds, "interval": "1steps"}
 
     @property
     def rounds(self) -> int:
-        """Rounds of a whole training; lazy: of a layer."""
-        if self.method == AVERAGED:
-            return STEPS // 2 // INTERVAL
-        return STEPS // 2 if self.lazy else STEPS
+        """Rounds of a training as published: 400 steps; lazy: of each layer."""
+        return STEPS // INTERVAL if self.method == AVERAGED else STEPS
+
+    @property
+    def equal_rounds(self) -> int:
+        """Rounds of a training of 400 steps in all; lazy: half of them for each layer."""
+        return self.rounds // 2 if self.lazy else self.rounds
 
 
 def reddit(nodes: int, degree: float, seed: int) -> Graph:
@@ -114,9 +119,9 @@ def check_rounds(ledger: Ledger) -> None:
             raise SystemExit(f"rounds of {place} differ in bytes: {rounds}")
 
 
-def extended(case: Case, two: Mapping[str, float], four: Mapping[str, float]) -> dict[str, float]:
-    """Bytes of a whole training by kind, from those of 2 and of 4 rounds."""
-    return {kind: two[kind] + (four[kind] - two[kind]) / 2 * (case.rounds - 2) for kind in four}
+def extended(rounds: int, two: Mapping[str, float], four: Mapping[str, float]) -> dict[str, float]:
+    """Bytes of a training of so many rounds by kind, from those of 2 and of 4."""
+    return {kind: two[kind] + (four[kind] - two[kind]) / 2 * (rounds - 2) for kind in four}
 
 
 def formula(case: Case, halos: np.ndarray, rounds: int) -> float:
@@ -142,7 +147,8 @@ def measure(case: Case, partition: Partition, halos: np.ndarray) -> dict[str, An
         check_rounds(ledger)
         found[rounds] = per_worker(ledger)
         gc.collect()
-    found[case.rounds] = extended(case, found[2], found[4])
+    for rounds in {case.rounds, case.equal_rounds}:
+        found[rounds] = extended(rounds, found[2], found[4])
     for rounds, sizes in found.items():
         if sum(sizes.values()) != formula(case, halos, rounds):
             raise SystemExit(f"{case}, {rounds} rounds: {sizes} do not add up to {formula(case, halos, rounds)}")
@@ -154,6 +160,7 @@ def measure(case: Case, partition: Partition, halos: np.ndarray) -> dict[str, An
         "by_kind": {str(rounds): sizes for rounds, sizes in found.items()},
         "bytes": total,
         "formula": formula(case, halos, case.rounds),
+        "equal": sum(found[case.equal_rounds].values()),
         "published": published,
         "deviation": None if published is None else total / published - 1,
         "seconds": time.perf_counter() - start,
@@ -161,15 +168,15 @@ def measure(case: Case, partition: Partition, halos: np.ndarray) -> dict[str, An
 
 
 def ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of synchronous training and of BNS to each other method: measured, by the formulas, published."""
+    """Of synchronous training and of BNS to each other method: as published, published, and at equal steps."""
     of = {(row["method"], row["encoder"]): row for row in rows}
     return [
         {
             "ratio": f"{over} / {method}",
             "encoder": encoder,
             "measured": base["bytes"] / row["bytes"],
-            "formula": base["formula"] / row["formula"],
             "published": None if row["published"] is None else base["published"] / row["published"],
+            "equal": base["equal"] / row["equal"],
         }
         for over in ("synchronous", "bns")
         for (method, encoder), row in of.items()
@@ -180,18 +187,18 @@ def ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
     """Both in Markdown."""
     lines = [
-        "| method | encoder | bytes per worker | formula | published | deviation | s |",
+        "| method | encoder | bytes per worker, 400 steps (a layer) | published | deviation | 400 steps in all | s |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         known = row["published"] is not None
         published, deviation = (f"{row['published']:.3g}", f"{row['deviation']:+.1%}") if known else ("-", "-")
-        cells = (row["method"], row["encoder"], f"{row['bytes']:.4g}", f"{row['formula']:.4g}", published, deviation)
+        cells = (row["method"], row["encoder"], f"{row['bytes']:.4g}", published, deviation, f"{row['equal']:.4g}")
         lines.append(f"| {' | '.join(cells)} | {row['seconds']:.0f} |")
-    lines += ["", "| ratio | encoder | measured | formula | published |", "|---|---|---|---|---|"]
+    lines += ["", "| ratio | encoder | 400 steps (a layer) | published | 400 steps in all |", "|---|---|---|---|---|"]
     for one in found:
         published = "-" if one["published"] is None else f"{one['published']:.0f}"
-        figures = f"{one['measured']:,.1f} | {one['formula']:,.1f} | {published}"
+        figures = f"{one['measured']:,.1f} | {published} | {one['equal']:,.1f}"
         lines.append(f"| {one['ratio']} | {one['encoder']} | {figures} |")
     return "\n".join(lines)
 
@@ -207,9 +214,9 @@ def missed(rows: list[dict[str, Any]], found: list[dict[str, Any]], halo: np.nda
         if row["deviation"] is not None and abs(row["deviation"]) > TOLERANCE
     ]
     wrong += [
-        f"{one['ratio']} {one['encoder']}: {one['measured']:.0f}, less than {LEAST_RATIO:.0f}"
+        f"{one['ratio']} {one['encoder']}: {one['equal']:.0f} at equal steps, less than {LEAST_RATIO:.0f}"
         for one in found
-        if one["ratio"] == f"synchronous / {AVERAGED}" and one["measured"] < LEAST_RATIO
+        if one["ratio"] == f"synchronous / {AVERAGED}" and one["equal"] < LEAST_RATIO
     ]
     return wrong
 
