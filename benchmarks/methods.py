@@ -71,10 +71,11 @@ class Grid:
 
 SAGE = ("--steps", "200", "--hidden", "128", "--parts", "4")
 WIDE = ("--steps", "400", "--hidden", "256", "--parts", "4")
+NARROW = ("--steps", "400", "--hidden", "128", "--parts", "4")
 REGIONS = ("--by", "given", "--set", "partition.given=region")
 GRIDS = (
     Grid("amazon_computers", "gcn", 3, (*WIDE, "--symmetric", "--split", "random")),
-    Grid("amazon_computers", "gat", 3, (*WIDE, "--symmetric", "--split", "random")),
+    Grid("amazon_computers", "gat", 3, (*NARROW, "--symmetric", "--split", "random")),
     Grid("cora", "gcn", 3, (*WIDE, "--split", "retexo")),
     Grid("cora", "gat", 3, (*WIDE, "--split", "retexo")),
     Grid("amazon_computers", "sage", 5, (*SAGE, "--symmetric", "--split", "random")),
