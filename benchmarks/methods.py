@@ -71,7 +71,7 @@ class Grid:
 
 SAGE = ("--steps", "200", "--hidden", "128", "--parts", "4")
 WIDE = ("--steps", "400", "--hidden", "256", "--parts", "4")
-NARROW = ("--steps", "400", "--hidden", "128", "--parts", "4")
+NARROW = ("--steps", "200", "--hidden", "128", "--parts", "4")
 REGIONS = ("--by", "given", "--set", "partition.given=region")
 GRIDS = (
     Grid("amazon_computers", "gcn", 3, (*WIDE, "--symmetric", "--split", "random")),
